@@ -333,7 +333,7 @@ class _EventWatch:
     def start(self) -> None:
         with self._token._lock:
             self._token._on_close.append(self._close)
-        cond = getattr(self._event, "_cond", None)
+        cond: Any = getattr(self._event, "_cond", None)
         self._sliced = not hasattr(cond, "_waiters")
         if not self._sliced:
             with cond:
@@ -354,7 +354,7 @@ class _EventWatch:
 
     def _close(self) -> None:
         self._stop = True
-        cond = getattr(self._event, "_cond", None)
+        cond: Any = getattr(self._event, "_cond", None)
         if not self._sliced:
             with cond:
                 with contextlib.suppress(ValueError):  # the event was set: it is out already
