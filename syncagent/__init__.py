@@ -1,0 +1,102 @@
+"""A synchronous agent runtime: one append-only log per session, and stops that reach whatever blocks.
+
+Importing this package loads none of its modules and nothing from outside the standard library.
+Each public name brings its module when it is first asked for; it knows where they live, no more.
+"""
+
+from typing import TYPE_CHECKING, Any, List
+
+if TYPE_CHECKING:
+    from syncagent._version import __version__
+    from syncagent.boundary.models.chat import ChatModel
+    from syncagent.boundary.tools.base import tool
+    from syncagent.boundary.tools.bash import bash
+    from syncagent.cancel import CancellationToken, Cancelled, Cause
+    from syncagent.errors import (
+        AgentClosed,
+        ForkedStore,
+        InvalidLog,
+        LeaseLost,
+        ModelError,
+        NotAStore,
+        SessionExists,
+        SessionLive,
+        SessionNotFound,
+        SessionOpenTurn,
+        StoreBusy,
+        StoreCorrupt,
+        StoreError,
+        StoreFailed,
+        StoreFull,
+        StoreReadOnly,
+        StoreReplaced,
+        StoreTooNew,
+        SyncagentError,
+        ToolError,
+        WALUnavailable,
+    )
+    from syncagent.runtime.agent import Agent
+    from syncagent.runtime.result import TurnResult
+    from syncagent.runtime.store import Store
+
+__all__ = [
+    "Agent",
+    "AgentClosed",
+    "CancellationToken",
+    "Cancelled",
+    "Cause",
+    "ChatModel",
+    "ForkedStore",
+    "InvalidLog",
+    "LeaseLost",
+    "ModelError",
+    "NotAStore",
+    "SessionExists",
+    "SessionLive",
+    "SessionNotFound",
+    "SessionOpenTurn",
+    "Store",
+    "StoreBusy",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFailed",
+    "StoreFull",
+    "StoreReadOnly",
+    "StoreReplaced",
+    "StoreTooNew",
+    "SyncagentError",
+    "ToolError",
+    "TurnResult",
+    "WALUnavailable",
+    "__version__",
+    "bash",
+    "tool",
+]
+
+#: Where the names live that are not in `syncagent.errors`.
+_HOMES = {
+    "Agent": "syncagent.runtime.agent",
+    "CancellationToken": "syncagent.cancel",
+    "Cancelled": "syncagent.cancel",
+    "Cause": "syncagent.cancel",
+    "ChatModel": "syncagent.boundary.models.chat",
+    "Store": "syncagent.runtime.store",
+    "TurnResult": "syncagent.runtime.result",
+    "__version__": "syncagent._version",
+    "bash": "syncagent.boundary.tools.bash",
+    "tool": "syncagent.boundary.tools.base",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(_HOMES.get(name, "syncagent.errors")), name)
+    globals()[name] = value  # from now on the name is found without this function
+    return value
+
+
+def __dir__() -> List[str]:
+    return sorted({*globals(), *__all__})
