@@ -1,0 +1,263 @@
+"""A requests adapter whose every wait is woken by a token. It knows no status, header or body.
+
+Two things wake a request. While it connects, it polls its own non-blocking socket together with the
+token's descriptor. From then on a `Lease` owns a duplicate of the socket's descriptor, and the
+canceller's thread shuts the connection down through it: TLS handshake, CONNECT, sending, waiting for
+the headers and reading the body all end at once, with an error or with what looks like a clean end.
+So it's the token that is asked afterwards, never the kind of error.
+
+Not woken: name resolution (see `dial.resolve`), and with a SOCKS proxy the connection to it and its
+negotiation, which end with the connect time-out; the token is checked before and after, and TLS and
+HTTP over SOCKS are covered like the rest. On Windows, which has no `poll`, connecting isn't woken.
+
+What was tried and rejected: closing the socket wakes nobody and lets the number be reused;
+`SSLSocket.shutdown` drops the TLS state, so the reader gets ciphertext as data; short read time-outs
+break http.client's reader.
+"""
+
+import contextlib
+import functools
+import socket
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
+
+import attrs
+from requests.adapters import HTTPAdapter
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+
+from syncagent.boundary.http import dial
+from syncagent.cancel import CancellationToken
+
+__all__ = ["CancellableAdapter", "Lease"]
+
+#: Bytes that are sent under one time-out: `sendall` has one limit for all that it is given.
+_SLICE = 65536
+
+
+@attrs.define(eq=False)
+class Lease:
+    """One request's hold on the connection that it uses at the moment; a context manager.
+
+    Fires once, when the token is cancelled: then the socket that is attached is shut down, and every
+    one that is attached later. The descriptor is a duplicate and closed under the lock under which
+    it's shut down, so a number that was reused is never touched. Close the response before the lease:
+    the duplicate keeps the connection open.
+    """
+
+    token: CancellationToken
+    _lock: Any = attrs.field(factory=threading.Lock, init=False, repr=False)
+    _duplicate: Optional[socket.socket] = attrs.field(default=None, init=False, repr=False)
+    _fired: bool = attrs.field(default=False, init=False)
+    _stack: contextlib.ExitStack = attrs.field(factory=contextlib.ExitStack, init=False, repr=False)
+
+    def __enter__(self) -> "Lease":
+        self._stack.enter_context(self.token.on_cancel(self._fire))
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stack.close()
+        self.detach()
+
+    def attach(self, sock: Any) -> None:
+        """Hold `sock` instead of the one before. If the token was cancelled, it is shut down now."""
+        # Not sock.dup(): an SSLSocket's would be an SSLSocket.
+        duplicate = socket.fromfd(sock.fileno(), getattr(sock, "family", socket.AF_INET), socket.SOCK_STREAM)
+        # Blocking or not is a property of the connection, and a new object sets it from the default.
+        duplicate.settimeout(sock.gettimeout())
+        with self._lock:
+            before, self._duplicate = self._duplicate, duplicate
+            if before is not None:
+                before.close()
+            if self._fired:
+                self._shut_down_locked()
+
+    def detach(self) -> bool:
+        """Let go of the connection; return whether it is whole, that is, was never shut down."""
+        with self._lock:
+            if self._duplicate is not None:
+                self._duplicate.close()
+                self._duplicate = None
+            return not self._fired
+
+    def _fire(self) -> None:
+        with self._lock:
+            self._fired = True
+            self._shut_down_locked()
+
+    def _shut_down_locked(self) -> None:
+        assert self._lock.locked()
+        if self._duplicate is not None:
+            with contextlib.suppress(OSError):  # the other side was first: it's down already
+                self._duplicate.shutdown(socket.SHUT_RDWR)
+
+
+class _Binding(threading.local):
+    """Which request this thread makes now. urllib3 offers no way to hand an argument down to here."""
+
+    lease: Optional[Lease] = None
+    silence: Optional[float] = None
+
+
+if TYPE_CHECKING:
+    _AnyConnection = HTTPConnection
+    _AnyPool = HTTPConnectionPool
+else:
+    _AnyConnection = _AnyPool = object
+
+
+class _Leased(_AnyConnection):
+    """A connection that knows whose request it carries; in the pool it has no lease."""
+
+    lease: Optional[Lease] = None
+    silence: Optional[float] = None
+
+    def _new_conn(self) -> socket.socket:
+        if self.lease is None:
+            return super()._new_conn()
+        sock = self._dial(self.lease)
+        with _closed_on_error(sock):
+            self.lease.attach(sock)
+        return sock
+
+    def _dial(self, lease: Lease) -> socket.socket:
+        limit = self.timeout if isinstance(self.timeout, (int, float)) else None
+        host = getattr(self, "_dns_host", self.host).strip("[]")
+        try:
+            sock = dial.connect(
+                dial.resolve(host, self.port, token=lease.token),
+                token=lease.token,
+                timeout=limit,
+                source_address=self.source_address,
+                options=self.socket_options,
+            )
+        except socket.timeout as exc:
+            raise ConnectTimeoutError(self, f"no connection within {limit} s") from exc
+        except OSError as exc:
+            raise NewConnectionError(self, f"no connection: {exc}") from exc
+        sys.audit("http.client.connect", self, self.host, self.port)
+        return sock
+
+    def send(self, data: Any) -> None:
+        if self.lease is None or not isinstance(data, bytes) or len(data) <= _SLICE:
+            super().send(data)
+            return
+        view = memoryview(data)
+        for start in range(0, len(view), _SLICE):
+            if self.sock is not None:
+                self.sock.settimeout(self.silence)
+            super().send(view[start : start + _SLICE])
+
+
+class _LeasedOverSocks(_Leased):
+    """Over SOCKS the lease begins when the proxy has connected."""
+
+    def _dial(self, lease: Lease) -> socket.socket:
+        lease.token.raise_if_cancelled()
+        # The next class after _Leased: PySocks makes the socket, connects it and negotiates.
+        return super(_Leased, self)._new_conn()
+
+
+@contextlib.contextmanager
+def _closed_on_error(closable: Any) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        closable.close()
+        raise
+
+
+class _LeasedPool(_AnyPool):
+    """Ties a connection to the lease of its request when it's taken out, and unties it before it's back.
+
+    urllib3 gives a connection back by itself as soon as the body has ended. If it were untied only
+    after that, a late cancel would shut down a connection that another request has by then.
+    """
+
+    def __init__(self, binding: _Binding, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._binding = binding
+
+    def _get_conn(self, timeout: Optional[float] = None) -> Any:
+        conn: Any = super()._get_conn(timeout)
+        conn.lease, conn.silence = self._binding.lease, self._binding.silence
+        if conn.lease is not None and getattr(conn, "sock", None) is not None:
+            with _closed_on_error(conn):
+                conn.lease.attach(conn.sock)
+        return conn
+
+    def _put_conn(self, conn: Any) -> None:
+        if conn is not None and conn.lease is not None:
+            lease, conn.lease = conn.lease, None
+            if not lease.detach():
+                conn.close()  # it was shut down; only the empty shell may be used again
+        super()._put_conn(conn)
+
+
+class _Connection(_Leased, HTTPConnection):
+    pass
+
+
+class _SecureConnection(_Leased, HTTPSConnection):
+    pass
+
+
+class _Pool(_LeasedPool, HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _SecurePool(_LeasedPool, HTTPSConnectionPool):
+    ConnectionCls = _SecureConnection
+
+
+def _socks_pools() -> Dict[str, Any]:
+    from urllib3.contrib.socks import SOCKSConnection, SOCKSHTTPSConnection
+
+    plain = type("_SocksConnection", (_LeasedOverSocks, SOCKSConnection), {})
+    secure = type("_SecureSocksConnection", (_LeasedOverSocks, SOCKSHTTPSConnection), {})
+    return {
+        "http": type("_SocksPool", (_LeasedPool, HTTPConnectionPool), {"ConnectionCls": plain}),
+        "https": type("_SecureSocksPool", (_LeasedPool, HTTPSConnectionPool), {"ConnectionCls": secure}),
+    }
+
+
+class CancellableAdapter(HTTPAdapter):
+    """Makes the requests of a `requests.Session` that run within `bound()` cancellable.
+
+    Never retries: urllib3 sleeps between tries, for hours if a server says so, and would retry the
+    error that a cancel makes. The pool doesn't block, as that wait could not be woken either.
+    """
+
+    def __init__(self, *, pool_maxsize: int = 64) -> None:
+        self._binding = _Binding()
+        super().__init__(pool_maxsize=pool_maxsize, max_retries=0, pool_block=False)
+
+    @contextlib.contextmanager
+    def bound(self, lease: Lease, *, silence: Optional[float] = None) -> Iterator[None]:
+        """Have the requests that this thread makes in the block use `lease`.
+
+        `silence` is the longest time in seconds in which no byte of a request's body can be sent. The
+        lease may outlive the block: a streamed answer's connection stays tied to it.
+        """
+        self._binding.lease, self._binding.silence = lease, silence
+        try:
+            yield
+        finally:
+            self._binding.lease = self._binding.silence = None
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        super().init_poolmanager(*args, **kwargs)
+        self._adopt(self.poolmanager, {"http": _Pool, "https": _SecurePool})
+
+    def proxy_manager_for(self, proxy: str, **kwargs: Any) -> Any:
+        manager = super().proxy_manager_for(proxy, **kwargs)
+        socks = proxy.lower().startswith("socks")
+        self._adopt(manager, _socks_pools() if socks else {"http": _Pool, "https": _SecurePool})
+        return manager
+
+    def _adopt(self, manager: Any, pools: Dict[str, Any]) -> None:
+        manager.pool_classes_by_scheme = {
+            scheme: functools.partial(pool, self._binding) for scheme, pool in pools.items()
+        }

@@ -1,0 +1,271 @@
+"""Makes one request and streams its answer. It knows no provider, no event stream and no retry.
+
+Every wait is woken by the token; how, says `syncagent.boundary.http.adapter`, which is imported with
+the first request, because it loads requests.
+"""
+
+import contextlib
+import os
+import re
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Union
+
+from syncagent.boundary.http.failures import TransportError, classify, describe
+from syncagent.cancel import CancellationToken, Cancelled
+
+if TYPE_CHECKING:
+    import requests
+
+__all__ = ["HttpClient", "Response", "TransportError"]
+
+
+class Response:
+    """An answer whose body is still to be read, within the block of `HttpClient.stream`.
+
+    `status` is its number, `reason` its phrase, `headers` a mapping with keys in any case, `url` what
+    was asked for.
+    """
+
+    def __init__(self, raw: "requests.Response", *, url: str, pieces: Iterator[bytes]) -> None:
+        self.status: int = raw.status_code
+        self.reason: str = raw.reason or ""
+        self.headers: Mapping[str, str] = raw.headers
+        self.url = url
+        self._pieces = pieces
+        self._rest = b""
+
+    def __repr__(self) -> str:
+        return f"<Response {self.status} {self.reason} of {describe(self.url)}>"
+
+    def iter_bytes(self) -> Iterator[bytes]:
+        """Yield the body in non-empty pieces as they arrive, until it ends.
+
+        Transfer and content codings are undone. Raises `TransportError` when the body is cut off, is
+        garbled or when nothing came for longer than the idle limit, and `Cancelled` when the token is
+        cancelled, however the body ended.
+        """
+        if self._rest:
+            rest, self._rest = self._rest, b""
+            yield rest
+        yield from self._pieces
+
+    def read(self, limit: int = 65536) -> bytes:
+        """The first `limit` bytes of the body, or all of it if it's shorter. Raises like `iter_bytes`.
+
+        A connection is used again only if its body was read to the end.
+        """
+        parts, length = [], 0
+        for piece in self.iter_bytes():
+            parts.append(piece)
+            length += len(piece)
+            if length > limit:
+                break
+        data = b"".join(parts)
+        self._rest = data[limit:]
+        return data[:limit]
+
+
+class HttpClient:
+    """Connections that are kept between requests; any number of threads may use it at once.
+
+    `connect_timeout` limits connecting to each address of a host and the TLS handshake, `idle_timeout`
+    the silence before and between the bytes of an answer, both in seconds; None is no limit. There is
+    no limit to the whole. `verify` is False, True or the path of a bundle of certificates. With
+    `trust_env` the proxies and the bundle are taken from the environment, as requests does it;
+    `proxies`, such as `{"https": "http://127.0.0.1:3128"}`, replaces those of the environment.
+
+    It follows no redirects, retries nothing, keeps no cookies and sends no credentials of a netrc file.
+    """
+
+    def __init__(
+        self,
+        *,
+        connect_timeout: Optional[float] = 30.0,
+        idle_timeout: Optional[float] = 300.0,
+        verify: Union[bool, str] = True,
+        trust_env: bool = True,
+        proxies: Optional[Mapping[str, str]] = None,
+    ) -> None:
+        self._connect_timeout = connect_timeout
+        self._idle_timeout = idle_timeout
+        self._verify = verify
+        self._trust_env = trust_env
+        self._proxies = None if proxies is None else dict(proxies)
+        self._lock = threading.Lock()
+        self._session: Optional["requests.Session"] = None
+        self._pid = 0
+
+    @contextlib.contextmanager
+    def stream(
+        self,
+        method: str,
+        url: str,
+        *,
+        token: CancellationToken,
+        headers: Optional[Mapping[str, str]] = None,
+        body: Optional[bytes] = None,
+        idle_timeout: Optional[float] = None,
+    ) -> Iterator[Response]:
+        """Make a request; the block runs when the headers of its answer are there, whatever the status.
+
+        Leaving the block ends the request: a connection whose body was not read to the end is closed.
+        `idle_timeout` replaces the client's. Raises `TransportError` when there is no answer or it's a
+        redirect. Whatever goes wrong, or ends, while the token is cancelled is raised as `Cancelled`.
+        """
+        from syncagent.boundary.http.adapter import Lease
+
+        token.raise_if_cancelled()
+        idle = self._idle_timeout if idle_timeout is None else idle_timeout
+        where = f"{method} {describe(url)}"
+        _check_headers(headers or {}, where)
+        with _as_cancelled(token), Lease(token) as lease:
+            with self._translated(where, idle):
+                raw = self._send(method, url, headers, body, lease, idle)
+            with contextlib.closing(raw):
+                token.raise_if_cancelled()
+                _refuse_redirect(raw, where)
+                yield Response(raw, url=url, pieces=self._pieces(raw, token, where, idle))
+                token.raise_if_cancelled()
+
+    def close(self) -> None:
+        """Close the idle connections. Requests that run go on; the client may be used again."""
+        with self._lock:
+            session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    # -- one request --------------------------------------------------------------------------------
+
+    def _send(
+        self,
+        method: str,
+        url: str,
+        headers: Optional[Mapping[str, str]],
+        body: Optional[bytes],
+        lease: Any,
+        idle: Optional[float],
+    ) -> "requests.Response":
+        import requests
+
+        session = self._open_session()
+        # For a stream, compression only delays what is small anyway.
+        given = {"Accept-Encoding": "identity", **(headers or {})}
+        prepared = session.prepare_request(requests.Request(method, url, headers=given, data=body))
+        assert prepared.url is not None
+        settings = session.merge_environment_settings(prepared.url, {}, True, self._verify, None)
+        if self._proxies is not None:
+            settings["proxies"] = self._proxies
+        bundle = settings["verify"]
+        if isinstance(bundle, str) and not os.path.exists(bundle):
+            raise TransportError(f"there is no certificate bundle at {bundle}", code="certificate")
+        adapter: Any = session.get_adapter(prepared.url)
+        with adapter.bound(lease, silence=idle):
+            # Not session.send: it would read a redirect's whole body, and keep cookies.
+            response: "requests.Response" = adapter.send(
+                prepared, timeout=(self._connect_timeout, idle), **settings
+            )
+            return response
+
+    def _pieces(
+        self, raw: "requests.Response", token: CancellationToken, where: str, idle: Optional[float]
+    ) -> Iterator[bytes]:
+        from syncagent.boundary.http.body import Body
+
+        # A shutdown may look like the end of the body, so the token is asked after the last piece too.
+        with _as_cancelled(token):
+            with self._translated(where, idle):
+                pieces = iter(Body(raw.raw))
+            while True:
+                token.raise_if_cancelled()
+                with self._translated(where, idle):
+                    piece = next(pieces, b"")
+                token.raise_if_cancelled()
+                if not piece:
+                    return
+                yield piece
+
+    @contextlib.contextmanager
+    def _translated(self, where: str, idle: Optional[float]) -> Iterator[None]:
+        outer = sys.exc_info()[1]
+        try:
+            yield
+        except TransportError:
+            raise
+        except Exception as exc:
+            silence = f"connect time-out {self._connect_timeout} s, idle limit {idle} s"
+            failure = classify(exc, where=where, silence=silence, outer=outer)
+            if failure is None:
+                raise
+            # Not the exception that was caught: its text quotes the URL's query and headers.
+            raise failure from failure.__cause__
+
+    def _open_session(self) -> "requests.Session":
+        """The session, made when it's first needed, and anew in a forked child: sockets can't be shared."""
+        with self._lock:
+            if self._session is None or self._pid != os.getpid():
+                self._session = _make_session(self._trust_env)
+                self._pid = os.getpid()
+            return self._session
+
+
+def _make_session(trust_env: bool) -> "requests.Session":
+    import requests
+
+    from syncagent.boundary.http.adapter import CancellableAdapter
+
+    session = requests.Session()
+    session.trust_env = trust_env
+    session.auth = _keep_headers
+    adapter = CancellableAdapter()
+    for prefix in ("https://", "http://"):
+        session.mount(prefix, adapter)
+    return session
+
+
+def _keep_headers(request: "requests.PreparedRequest") -> "requests.PreparedRequest":
+    """Keep requests from replacing the caller's Authorization by what a netrc file says."""
+    import requests
+    from requests.utils import get_auth_from_url
+
+    user, password = get_auth_from_url(request.url or "")
+    if user and "Authorization" not in request.headers:
+        requests.auth.HTTPBasicAuth(user, password)(request)
+    return request
+
+
+def _check_headers(headers: Mapping[str, str], where: str) -> None:
+    """Refuse what can't be sent, here: the libraries below would quote the value in their error."""
+    for name, value in headers.items():
+        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+            raise TransportError(f"{where}: a header's name is not valid", code="protocol")
+        if not re.fullmatch(r"(?![ \t])[\t\x20-\x7e\x80-\xff]*", value):
+            raise TransportError(
+                f"{where}: the value of header {name!r} can't be sent: it begins with a space, has a line"
+                " break or another control character, or a character outside latin-1",
+                code="protocol",
+            )
+
+
+def _refuse_redirect(raw: "requests.Response", where: str) -> None:
+    if 300 <= raw.status_code < 400:
+        target = describe(raw.headers.get("location", ""))
+        raise TransportError(
+            f"{where}: the server answered {raw.status_code}, a redirect to {target}, which is not followed",
+            code="redirect",
+        )
+
+
+@contextlib.contextmanager
+def _as_cancelled(token: CancellationToken) -> Iterator[None]:
+    """Turn whatever is raised while the token is cancelled into `Cancelled`.
+
+    What is no `Exception` goes through: another token's `Cancelled`, KeyboardInterrupt, and the
+    GeneratorExit of a consumer that stops early.
+    """
+    try:
+        yield
+    except Exception as exc:
+        if token.cancelled:
+            raise Cancelled(token) from exc
+        raise

@@ -1,0 +1,95 @@
+"""Finds a host's addresses and connects to one of them, woken by a token. It knows no HTTP."""
+
+import contextlib
+import errno
+import math
+import os
+import select
+import socket
+from typing import Any, List, Optional, Tuple
+
+from syncagent.cancel import CancellationToken
+
+__all__ = ["Addresses", "connect", "resolve"]
+
+#: What `socket.getaddrinfo` returns.
+Addresses = List[Tuple[Any, Any, int, str, Any]]
+
+
+def resolve(host: str, port: int, *, token: CancellationToken) -> Addresses:
+    """The addresses of `host`, as `socket.getaddrinfo` gives them. Raises `socket.gaierror`.
+
+    A numeric address is returned at once. A name is looked up inline, which nothing can wake: a
+    cancel is noticed when the resolver has answered or given up (glibc: 10 s with its defaults).
+    """
+    try:
+        with contextlib.suppress(socket.gaierror):  # it's a name
+            return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+        token.raise_if_cancelled()
+        return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
+    except UnicodeError:  # a label that is empty or too long for a name
+        raise socket.gaierror(socket.EAI_NONAME, "not a valid host name") from None
+    finally:
+        token.raise_if_cancelled()
+
+
+def connect(
+    addresses: Addresses,
+    *,
+    token: CancellationToken,
+    timeout: Optional[float] = None,
+    source_address: Any = None,
+    options: Any = (),
+) -> socket.socket:
+    """Connect to the first address that accepts; `timeout` is in seconds and for each address.
+
+    Raises `Cancelled` as soon as the token is cancelled, else the last address's `OSError`.
+    """
+    failure: OSError = OSError(errno.EADDRNOTAVAIL, "the host has no address")
+    for family, kind, protocol, _, address in addresses:
+        token.raise_if_cancelled()
+        sock = None
+        try:
+            sock = socket.socket(family, kind, protocol)  # fails where the system lacks IPv6
+            for option in options or ():
+                sock.setsockopt(*option)
+            if source_address:
+                sock.bind(source_address)
+            _connect_one(sock, address, token, timeout)
+            return sock
+        except OSError as exc:
+            failure = exc
+            if sock is not None:
+                sock.close()
+        except BaseException:
+            if sock is not None:
+                sock.close()
+            raise
+    try:
+        raise failure
+    finally:
+        del failure  # it holds this frame, and the frame holds it
+
+
+def _connect_one(
+    sock: socket.socket, address: Any, token: CancellationToken, timeout: Optional[float]
+) -> None:
+    if not hasattr(select, "poll"):
+        sock.settimeout(timeout)
+        sock.connect(address)
+        token.raise_if_cancelled()
+        return
+    sock.setblocking(False)
+    code = sock.connect_ex(address)
+    if code in (errno.EINPROGRESS, errno.EWOULDBLOCK):
+        poll = select.poll()
+        poll.register(sock, select.POLLOUT)
+        poll.register(token.fileno(), select.POLLIN)
+        ready = poll.poll(None if timeout is None else math.ceil(timeout * 1000))
+        token.raise_if_cancelled()
+        if not ready:
+            raise socket.timeout("timed out")
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if code:
+        raise OSError(code, os.strerror(code))
+    sock.settimeout(timeout)
