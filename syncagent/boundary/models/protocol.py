@@ -75,4 +75,3 @@ class Model(Protocol):
         iterates closes the iterator, which ends the connection.
         """
         ...  # pragma: no cover
-
