@@ -17,7 +17,9 @@ break http.client's reader.
 
 import contextlib
 import functools
+import os
 import socket
+import struct
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
@@ -82,6 +84,13 @@ class Lease:
                 self._duplicate = None
             return not self._fired
 
+    def forget_unsent(self) -> None:
+        """Have the close drop what the system could not send yet, instead of keeping it for a server
+        that has stopped reading and so would never learn of the end."""
+        with self._lock, contextlib.suppress(OSError):  # it's gone: then nothing is kept either
+            if self._duplicate is not None and os.name == "posix":
+                self._duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
     def _fire(self) -> None:
         with self._lock:
             self._fired = True
@@ -141,14 +150,19 @@ class _Leased(_AnyConnection):
         return sock
 
     def send(self, data: Any) -> None:
-        if self.lease is None or not isinstance(data, bytes) or len(data) <= _SLICE:
-            super().send(data)
-            return
-        view = memoryview(data)
-        for start in range(0, len(view), _SLICE):
-            if self.sock is not None:
-                self.sock.settimeout(self.silence)
-            super().send(view[start : start + _SLICE])
+        try:
+            if self.lease is None or not isinstance(data, bytes) or len(data) <= _SLICE:
+                super().send(data)
+                return
+            view = memoryview(data)
+            for start in range(0, len(view), _SLICE):
+                if self.sock is not None:
+                    self.sock.settimeout(self.silence)
+                super().send(view[start : start + _SLICE])
+        except OSError:
+            if self.lease is not None:
+                self.lease.forget_unsent()
+            raise
 
 
 class _LeasedOverSocks(_Leased):

@@ -65,7 +65,7 @@ def read_events(chunks: Iterable[bytes], *, limit: int = DEFAULT_LIMIT) -> Itera
             event = value.decode("utf-8", "replace")
         elif name == b"id" and b"\0" not in value:
             last_id = value.decode("utf-8", "replace")
-        elif name == b"retry" and value.isdigit():
+        elif name == b"retry" and value.isdigit() and len(value) < 19:
             retry = int(value)
 
 
