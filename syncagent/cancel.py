@@ -112,20 +112,20 @@ class CancellationToken:
             return True
         done = threading.Event()
         with self._lock:
-            if self.cause is not None:
+            if self.cancelled:
                 return True
             if self._closed:
                 return False
             key = self._register_locked(done.set)
             self._on_close.append(done.set)
         try:
-            done.wait(timeout)
+            done.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
         finally:
             with self._lock:
                 self._wakeups.pop(key, None)
                 with contextlib.suppress(ValueError):  # close() has already taken it
                     self._on_close.remove(done.set)
-        return self.cause is not None
+        return self.cancelled
 
     # -- cancelling -------------------------------------------------------------------------------
 
@@ -133,30 +133,38 @@ class CancellationToken:
         """Cancel the token and its descendants; return True if this call did it.
 
         `cause` is a `Cause` or its word; `text` explains a "hook". On a token that is cancelled
-        or closed it does nothing and returns False. Never blocks: wake-ups must not either.
-        Raises `ValueError` for an unknown cause.
+        or closed it does nothing and returns False. Never blocks: wake-ups must not either. Not
+        for signal handlers, which run inside whatever the main thread does, also while it holds a
+        lock that is needed here. Raises `ValueError` for an unknown cause.
         """
         wakeups: List[Callable[[], object]] = []
-        if not self._mark(Cause(cause), text, wakeups):
+        below = self._mark(Cause(cause), text, wakeups)
+        if below is None:
             return False
+        while below:  # no recursion: a tree may be deeper than Python's stack
+            child, shown = below.pop()
+            below.extend(child._mark(shown, text, wakeups) or ())
         _run_all(wakeups)
         return True
 
-    def _mark(self, cause: Cause, text: Optional[str], wakeups: List[Callable[[], object]]) -> bool:
-        """Store the cause here and below, and collect the wake-ups: the last registered comes first."""
+    def _mark(
+        self, cause: Cause, text: Optional[str], wakeups: List[Callable[[], object]]
+    ) -> Optional[List[Tuple["CancellationToken", Cause]]]:
+        """Store the cause here and collect the wake-ups: the last registered comes first.
+
+        Returns the children, each with the cause that it shows; None if the token was cancelled or
+        closed before.
+        """
         with self._lock:
             if self.cause is not None or self._closed:
-                return False
+                return None
             self.text = text
             self.cause = cause
             wakeups.extend(reversed(list(self._wakeups.values())))
             self._wakeups.clear()
             if self._pipe is not None:
                 os.write(self._pipe[1], b"x")
-            children = list(self._children.values())
-        for child in reversed(children):
-            child._mark(child._inherit or cause, text, wakeups)
-        return True
+            return [(child, child._inherit or cause) for child in self._children.values()]
 
     # -- being woken ------------------------------------------------------------------------------
 
@@ -228,14 +236,17 @@ class CancellationToken:
         ends when the new token is closed or cancelled.
         """
         token = cls()
-        for source in sources:
-            if isinstance(source, CancellationToken):
-                token._link(source)
-            elif callable(getattr(source, "is_set", None)) and callable(getattr(source, "wait", None)):
-                _EventWatch(source, token).start()
-            else:
-                token.close()
-                raise TypeError(f"linked() takes tokens and threading.Event objects, not {source!r}")
+        try:
+            for source in sources:
+                if isinstance(source, CancellationToken):
+                    token._link(source)
+                elif callable(getattr(source, "is_set", None)) and callable(getattr(source, "wait", None)):
+                    _EventWatch(source, token).start()
+                else:
+                    raise TypeError(f"linked() takes tokens and threading.Event objects, not {source!r}")
+        except BaseException:
+            token.close()
+            raise
         return token
 
     def _link(self, source: "CancellationToken") -> None:
@@ -248,13 +259,14 @@ class CancellationToken:
             self._on_close.append(lambda: registration.__exit__(None, None, None))
 
     @contextlib.contextmanager
-    def deadline(self, seconds: float) -> Iterator["CancellationToken"]:
-        """Cancel this token with "timeout" if the block still runs after `seconds`.
+    def deadline(self, seconds: float, text: Optional[str] = None) -> Iterator["CancellationToken"]:
+        """Cancel this token with "timeout" and `text` if the block still runs after `seconds`.
 
         To limit a part of the work only, put the deadline on a child token. One timer thread runs
         while the block does and is joined when it is left.
         """
-        timer = threading.Timer(max(0.0, seconds), self.cancel, (Cause.TIMEOUT,))
+        seconds = min(max(0.0, seconds), threading.TIMEOUT_MAX)
+        timer = threading.Timer(seconds, self.cancel, (Cause.TIMEOUT, text))
         timer.name = "syncagent-deadline"
         timer.daemon = True
         timer.start()
@@ -325,40 +337,49 @@ class _EventWatch:
     def __init__(self, event: Any, token: CancellationToken) -> None:
         self._event = event
         self._token = token
+        cond = getattr(event, "_cond", None)
+        self._cond = cond if hasattr(cond, "_waiters") else None
         self._waiter = threading.Lock()
         self._waiter.acquire()
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="syncagent-event-link", daemon=True)
 
     def start(self) -> None:
+        if self._event.is_set():
+            self._token.cancel(Cause.USER)
         with self._token._lock:
+            if self._token.cause is not None:
+                return
+            self._token._register_locked(self._let_go)
             self._token._on_close.append(self._close)
-        cond: Any = getattr(self._event, "_cond", None)
-        self._sliced = not hasattr(cond, "_waiters")
-        if not self._sliced:
-            with cond:
-                if self._event.is_set():
+        if self._cond is not None:
+            with self._cond:
+                if self._stop or self._event.is_set():
                     self._waiter.release()
                 else:
-                    cond._waiters.append(self._waiter)
+                    self._cond._waiters.append(self._waiter)
         self._thread.start()
 
     def _run(self) -> None:
-        if self._sliced:
+        if self._cond is not None:
+            self._waiter.acquire()
+        else:
             while not self._stop and not self._event.wait(0.05):
                 pass
-        else:
-            self._waiter.acquire()
         if not self._stop:
             self._token.cancel(Cause.USER)
 
-    def _close(self) -> None:
+    def _let_go(self) -> None:
+        """Let the thread end without the event. The token's wake-up, so it doesn't wait for it."""
         self._stop = True
-        cond: Any = getattr(self._event, "_cond", None)
-        if not self._sliced:
-            with cond:
+        if self._cond is not None:
+            with self._cond:
                 with contextlib.suppress(ValueError):  # the event was set: it is out already
-                    cond._waiters.remove(self._waiter)
+                    self._cond._waiters.remove(self._waiter)
                     self._waiter.release()
-        if self._thread is not threading.current_thread():
+
+    def _close(self) -> None:
+        self._let_go()
+        started = self._thread.ident is not None
+        if started and self._thread is not threading.current_thread():
             self._thread.join()
