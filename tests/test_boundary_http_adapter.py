@@ -186,6 +186,25 @@ def stream_through_a_forwarding_proxy(authority: Authority) -> Iterator[Case]:
 
 
 @place
+def connecting_to_a_socks_proxy(authority: Authority) -> Iterator[Case]:
+    pytest.importorskip("socks")
+    with servers.full_backlog() as port:
+        yield Case("http://127.0.0.1:9/", proxies={"http": f"socks5h://127.0.0.1:{port}"})
+
+
+@place
+def negotiating_with_a_socks_proxy(authority: Authority) -> Iterator[Case]:
+    pytest.importorskip("socks")
+    with Server(servers.silent) as proxy:
+        yield Case(
+            "http://127.0.0.1:9/",
+            proxies={"http": f"socks5://{proxy.address}"},
+            wait=lambda: proxy.wait("connected"),
+            servers=[proxy],
+        )
+
+
+@place
 def stream_over_socks(authority: Authority) -> Iterator[Case]:
     pytest.importorskip("socks")
     script = servers.stalling(servers.CHUNKED, servers.chunk(EVENTS))

@@ -6,9 +6,9 @@ canceller's thread shuts the connection down through it: TLS handshake, CONNECT,
 the headers and reading the body all end at once, with an error or with what looks like a clean end.
 So it's the token that is asked afterwards, never the kind of error.
 
-Not woken: name resolution (see `dial.resolve`), and with a SOCKS proxy the connection to it and its
-negotiation, which end with the connect time-out; the token is checked before and after, and TLS and
-HTTP over SOCKS are covered like the rest. On Windows, which has no `poll`, connecting isn't woken.
+Proxies are covered: forwarding, CONNECT, and SOCKS with its negotiation (`over_socks`). Not woken are
+the resolution of names (see `dial.resolve`) and, on Windows, which has no `poll`, connecting; both
+check the token before and after.
 
 What was tried and rejected: closing the socket wakes nobody and lets the number be reused;
 `SSLSocket.shutdown` drops the TLS state, so the reader gets ciphertext as data; short read time-outs
@@ -30,7 +30,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
-from syncagent.boundary.http import dial
+from syncagent.boundary.http import dial, over_socks
 from syncagent.cancel import CancellationToken
 
 __all__ = ["CancellableAdapter", "Lease"]
@@ -133,21 +133,35 @@ class _Leased(_AnyConnection):
 
     def _dial(self, lease: Lease) -> socket.socket:
         limit = self.timeout if isinstance(self.timeout, (int, float)) else None
-        host = getattr(self, "_dns_host", self.host).strip("[]")
         try:
-            sock = dial.connect(
-                dial.resolve(host, self.port, token=lease.token),
-                token=lease.token,
-                timeout=limit,
-                source_address=self.source_address,
-                options=self.socket_options,
-            )
+            sock = self._connected(lease, limit)
         except socket.timeout as exc:
             raise ConnectTimeoutError(self, f"no connection within {limit} s") from exc
         except OSError as exc:
             raise NewConnectionError(self, f"no connection: {exc}") from exc
         sys.audit("http.client.connect", self, self.host, self.port)
         return sock
+
+    def _connected(self, lease: Lease, limit: Optional[float]) -> socket.socket:
+        host = getattr(self, "_dns_host", self.host).strip("[]")
+        return dial.connect(
+            dial.resolve(host, self.port, token=lease.token),
+            token=lease.token,
+            timeout=limit,
+            source_address=self.source_address,
+            options=self.socket_options,
+        )
+
+    def _tunnel(self) -> None:
+        sock = self.sock
+        try:
+            super()._tunnel()  # type: ignore[misc]
+        except BaseException:
+            # Older versions of http.client leave the answer's file open, and so the socket under it.
+            number = sock.detach() if sock is not None else -1
+            if number >= 0:
+                socket.close(number)
+            raise
 
     def send(self, data: Any) -> None:
         try:
@@ -166,12 +180,18 @@ class _Leased(_AnyConnection):
 
 
 class _LeasedOverSocks(_Leased):
-    """Over SOCKS the lease begins when the proxy has connected."""
+    _socks_options: Dict[str, Any]
 
-    def _dial(self, lease: Lease) -> socket.socket:
-        lease.token.raise_if_cancelled()
-        # The next class after _Leased: PySocks makes the socket, connects it and negotiates.
-        return super(_Leased, self)._new_conn()
+    def _connected(self, lease: Lease, limit: Optional[float]) -> socket.socket:
+        return over_socks.connect(
+            (self.host.strip("[]"), self.port),
+            proxy=self._socks_options,
+            token=lease.token,
+            attach=lease.attach,
+            timeout=limit,
+            source_address=self.source_address,
+            options=self.socket_options,
+        )
 
 
 @contextlib.contextmanager

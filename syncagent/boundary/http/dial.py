@@ -6,11 +6,11 @@ import math
 import os
 import select
 import socket
-from typing import Any, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 from syncagent.cancel import CancellationToken
 
-__all__ = ["Addresses", "connect", "resolve"]
+__all__ = ["Addresses", "connect", "connect_socket", "resolve"]
 
 #: What `socket.getaddrinfo` returns.
 Addresses = List[Tuple[Any, Any, int, str, Any]]
@@ -40,6 +40,7 @@ def connect(
     timeout: Optional[float] = None,
     source_address: Any = None,
     options: Any = (),
+    make: Callable[[Any, Any, int], socket.socket] = socket.socket,
 ) -> socket.socket:
     """Connect to the first address that accepts; `timeout` is in seconds and for each address.
 
@@ -50,12 +51,12 @@ def connect(
         token.raise_if_cancelled()
         sock = None
         try:
-            sock = socket.socket(family, kind, protocol)  # fails where the system lacks IPv6
+            sock = make(family, kind, protocol)  # fails where the system lacks IPv6
             for option in options or ():
                 sock.setsockopt(*option)
             if source_address:
                 sock.bind(source_address)
-            _connect_one(sock, address, token, timeout)
+            connect_socket(sock, address, token=token, timeout=timeout)
             return sock
         except OSError as exc:
             failure = exc
@@ -71,16 +72,18 @@ def connect(
         del failure  # it holds this frame, and the frame holds it
 
 
-def _connect_one(
-    sock: socket.socket, address: Any, token: CancellationToken, timeout: Optional[float]
+def connect_socket(
+    sock: socket.socket, address: Any, *, token: CancellationToken, timeout: Optional[float]
 ) -> None:
-    if not hasattr(select, "poll"):
+    """Connect `sock`, which is left open whatever happens. Raises `OSError` or `Cancelled`."""
+    if not hasattr(select, "poll"):  # Windows: not woken, but ended by the time-out
         sock.settimeout(timeout)
-        sock.connect(address)
+        socket.socket.connect(sock, address)
         token.raise_if_cancelled()
         return
     sock.setblocking(False)
-    code = sock.connect_ex(address)
+    # The class's own method: a socket that speaks SOCKS has another one of that name.
+    code = socket.socket.connect_ex(sock, address)
     if code in (errno.EINPROGRESS, errno.EWOULDBLOCK):
         poll = select.poll()
         poll.register(sock, select.POLLOUT)
