@@ -27,12 +27,15 @@ from syncagent.testing.script import (
     usage,
 )
 from syncagent.testing.scripted import ScriptedModel
+from syncagent.testing.server import ModelServer, ServerRequest
 
 __all__ = [
     "FailPoints",
     "Item",
+    "ModelServer",
     "Point",
     "ScriptedModel",
+    "ServerRequest",
     "assert_log",
     "call",
     "cut",

@@ -36,6 +36,11 @@ class Point:
         state = "released" if self._released else "reached" if self.reached.is_set() else "not reached"
         return f"<Point {self.name!r} {state}>"
 
+    @property
+    def released(self) -> bool:
+        """Whether nobody has to stop here any more."""
+        return self._released
+
     def release(self) -> None:
         """Let the part go; who comes here later doesn't stop. May be repeated."""
         with self._lock:

@@ -8,7 +8,7 @@ import email.utils
 import json
 import re
 import time
-from typing import Any, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Mapping, Optional, Tuple, Union
 
 from syncagent.errors import ModelError
 
@@ -68,22 +68,30 @@ def error_of_status(
     reason: str = "",
     headers: Optional[Mapping[str, str]] = None,
     body: Union[bytes, str, Mapping[str, Any]] = b"",
+    redact: Callable[[str], str] = str,
 ) -> ModelError:
-    """The error of an answer with this HTTP status; `body` is what came with it, of any form."""
-    message, words = _read_body(body)
-    code, retryable = _classify(status, words, message)
+    """The error of an answer with this HTTP status; `body` is what came with it, of any form.
+
+    `redact` takes secrets out of the provider's text, before that is shortened: half a key is one too.
+    """
+    text, words = _read_body(body)
+    message = _shorten(redact(text))
+    code, retryable = _classify(status, words, text)
     shown = f"HTTP {status}" + (f" {reason}" if reason else "") + (f": {message}" if message else "")
     return ModelError(shown, code=code, retryable=retryable, retry_after=retry_after(headers or {}))
 
 
-def error_of_object(error: Any, *, headers: Optional[Mapping[str, str]] = None) -> ModelError:
+def error_of_object(
+    error: Any, *, headers: Optional[Mapping[str, str]] = None, redact: Callable[[str], str] = str
+) -> ModelError:
     """The error of an error object that came inside a stream whose status was 200.
 
     A provider that reports its own failure without saying of which kind may do better next time.
     """
-    message, words = _read_error(error)
+    text, words = _read_error(error)
+    message = _shorten(redact(text))
     status = next((known for known in map(_status_of_word, words) if known is not None), 500)
-    code, retryable = _classify(status, words, message)
+    code, retryable = _classify(status, words, text)
     shown = "the provider reported an error" + (f": {message}" if message else "")
     return ModelError(shown, code=code, retryable=retryable, retry_after=retry_after(headers or {}))
 
@@ -120,7 +128,7 @@ def _read_body(body: Union[bytes, str, Mapping[str, Any]]) -> Tuple[str, Tuple[s
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
-            return _shorten(text), ()
+            return text, ()
     if isinstance(value, list) and value:
         value = value[0]  # a list of one error
     if isinstance(value, Mapping) and value.get("error"):
@@ -131,7 +139,7 @@ def _read_body(body: Union[bytes, str, Mapping[str, Any]]) -> Tuple[str, Tuple[s
 def _read_error(error: Any) -> Tuple[str, Tuple[str, ...]]:
     """The message of an error object, and the words with which it says its kind."""
     if not isinstance(error, Mapping):
-        return _shorten(str(error)), ()
+        return str(error), ()
     inner = error.get("error")
     if isinstance(inner, Mapping):
         return _read_error(inner)
@@ -141,7 +149,7 @@ def _read_error(error: Any) -> Tuple[str, Tuple[str, ...]]:
         message = json.dumps(message)
     given = [error.get(key) for key in ("code", "type", "status")]
     words = (str(word).lower() for word in given if isinstance(word, (str, int)))
-    return _shorten(message or ""), tuple(words)
+    return message or "", tuple(words)
 
 
 def _shorten(text: str) -> str:
