@@ -137,15 +137,28 @@ class CancellationToken:
         for signal handlers, which run inside whatever the main thread does, also while it holds a
         lock that is needed here. Raises `ValueError` for an unknown cause.
         """
+        wake = self.cancel_quietly(cause, text)
+        if wake is None:
+            return False
+        wake()
+        return True
+
+    def cancel_quietly(
+        self, cause: Union[Cause, str] = Cause.USER, text: Optional[str] = None
+    ) -> Optional[Callable[[], None]]:
+        """Cancel without waking anybody yet; return the function that runs the wake-ups, or None.
+
+        For a caller that decides under a lock of its own, which no wake-up may meet: it calls the
+        function, once, after it has released that lock.
+        """
         wakeups: List[Callable[[], object]] = []
         below = self._mark(Cause(cause), text, wakeups)
         if below is None:
-            return False
+            return None
         while below:  # no recursion: a tree may be deeper than Python's stack
             child, shown = below.pop()
             below.extend(child._mark(shown, text, wakeups) or ())
-        _run_all(wakeups)
-        return True
+        return lambda: _run_all(wakeups)
 
     def _mark(
         self, cause: Cause, text: Optional[str], wakeups: List[Callable[[], object]]

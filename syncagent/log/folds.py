@@ -1,6 +1,6 @@
 """Values that follow from the events alone: the transcript, what was dropped, what counted. Pure."""
 
-from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Set, Tuple
 
 import attrs
 
@@ -138,28 +138,33 @@ def dropped(events: Iterable[Event]) -> List[Message]:
 
     Left out: what is pending, replaced, or claimed by the turn that is open.
     """
-    waiting: Dict[str, Message] = {}
-    lost: Dict[str, Message] = {}
-    claims: Dict[str, Message] = {}
+    return [put.message for put in dropped_puts(events).values()]
+
+
+def dropped_puts(events: Iterable[Event]) -> Dict[str, ev.InboxPut]:
+    """The same with the puts that were lost, by message id."""
+    waiting: Dict[str, ev.InboxPut] = {}
+    lost: Dict[str, ev.InboxPut] = {}
+    claims: Set[str] = set()
     for event in events:
         body = event.body
         if isinstance(body, ev.InboxPut):
-            waiting[body.message.id] = body.message
+            waiting[body.message.id] = body
             lost.pop(body.message.id, None)
-            claims.pop(body.message.id, None)
+            claims.discard(body.message.id)
         elif isinstance(body, ev.InboxTaken):
             for key in body.ids:
-                message = waiting.pop(key, None)
-                if message is not None and body.outcome != "replaced":
-                    lost[key] = message
+                put = waiting.pop(key, None)
+                if put is not None and body.outcome != "replaced":
+                    lost[key] = put
                     if body.outcome == "claimed":
-                        claims[key] = message
+                        claims.add(key)
         elif isinstance(body, ev.UserMessage):
             lost.pop(body.message.id, None)
-            claims.pop(body.message.id, None)
+            claims.discard(body.message.id)
         elif isinstance(body, ev.TurnEnd):
             claims.clear()
-    return [message for key, message in lost.items() if key not in claims]
+    return {key: put for key, put in lost.items() if key not in claims}
 
 
 def pending_inbox(events: Iterable[Event]) -> Dict[str, List[Message]]:

@@ -1,0 +1,265 @@
+"""The agent: what programs touch. A model, tools and a session, driven on threads.
+
+It turns calls into work for its `Driver` and knows nothing of how a turn goes.
+"""
+
+from concurrent.futures import CancelledError, Future
+from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Sequence, Union
+
+from syncagent.boundary import process
+from syncagent.boundary.tools.base import Tool, tool
+from syncagent.cancel import CancellationToken, Cause
+from syncagent.errors import StoreError
+from syncagent.log import Event, Message
+from syncagent.log import events as ev
+from syncagent.log.folds import dropped_puts
+from syncagent.runtime.driver import Driver
+from syncagent.runtime.hooks import Hooks
+from syncagent.runtime.inbox import Handle, Input, blocks_of, limit
+from syncagent.runtime.result import RepairReport, TurnResult
+from syncagent.runtime.store import Store
+from syncagent.runtime.turn import Work
+
+__all__ = ["Agent"]
+
+
+class Agent:
+    """A model, tools and a session, driven on threads.
+
+    `model` has the method of the `Model` protocol. `tools` are `Tool`s, or functions that become
+    some. `session` is an id, which is opened (and repaired when it is cold) or made; None makes a new
+    one. `system` is the system prompt, or `system(*, token) -> str`. `pre_step`, `request` and
+    `turn_stopping` are hooks (see `syncagent.runtime.hooks`). `max_steps` ends a turn as blocked;
+    `max_parallel` bounds how many calls of a step run side by side. `steal` takes a session from an
+    owner on another host.
+
+    Use it as a context manager: leaving the block waits for quiet and closes; leaving it by an
+    exception closes at once. Raises `SessionLive` if another agent drives the session, `StoreError`
+    if the store can't be used, `ValueError` or `TypeError` for wrong arguments.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        store: Store,
+        tools: Sequence[Union[Tool, Callable[..., Any]]] = (),
+        session: Optional[str] = None,
+        system: Union[str, Callable[..., str]] = "",
+        pre_step: Optional[Callable[..., Any]] = None,
+        request: Optional[Callable[..., Any]] = None,
+        turn_stopping: Optional[Callable[..., Any]] = None,
+        max_steps: int = 50,
+        max_parallel: int = 8,
+        steal: bool = False,
+    ) -> None:
+        if not callable(getattr(model, "stream", None)):
+            raise TypeError(f"a model has stream(request, *, token); {type(model).__name__} has not")
+        if max_steps < 1 or max_parallel < 1:
+            raise ValueError("max_steps and max_parallel are at least 1")
+        by_name = _by_name(tools)
+        self._session = store.open_or_create(session, steal=steal)
+        self._processes = process.acquire()
+        self._released = False
+        self._driver = Driver(
+            Work(
+                session=self._session,
+                model=model,
+                tools=by_name,
+                hooks=Hooks(
+                    system=system, pre_step=pre_step, request=request, turn_stopping=turn_stopping
+                ),
+                processes=self._processes,
+                max_steps=max_steps,
+                max_parallel=max_parallel,
+                points=store.points,
+            )
+        )
+
+    # -- what it is -------------------------------------------------------------------------------
+
+    @property
+    def session(self) -> str:
+        """The id of its session."""
+        return self._session.id
+
+    @property
+    def opened(self) -> Optional[RepairReport]:
+        """What opening the session repaired; None if there was nothing to repair."""
+        return self._session.report
+
+    @property
+    def status(self) -> str:
+        """What it does now, in words: idle, running, running bash, retrying (1 of 5), cancelling …"""
+        return self._driver.status
+
+    # -- input ------------------------------------------------------------------------------------
+
+    def run(
+        self, content: Input, *, timeout: Optional[float] = None, token: Optional[CancellationToken] = None
+    ) -> TurnResult:
+        """Send a message and wait for its turn.
+
+        `timeout` is in seconds and `token` the caller's own (or a `threading.Event`): when one fires,
+        the message's turn is cancelled, or the message withdrawn. Raises what `send` raises, and the
+        store's error if the ending could not be made durable.
+        """
+        return self._attend(self._send("next_turn", content, True, timeout, token))
+
+    def send(
+        self, content: Input, *, timeout: Optional[float] = None, token: Optional[CancellationToken] = None
+    ) -> "Future[TurnResult]":
+        """Queue a message for a turn of its own and wake; durable when this returns.
+
+        Raises `AgentClosed`, `TypeError` or `ValueError` for what is no message, and the store's
+        error if it could not be made durable: the message is then withdrawn.
+        """
+        return self._send("next_turn", content, True, timeout, token).future
+
+    def steer(self, content: Input) -> "Future[TurnResult]":
+        """Queue a message for the next step of the running turn, and wake. See `send`."""
+        return self._send("next_step", content, True, None, None).future
+
+    def inject(self, content: Input) -> "Future[TurnResult]":
+        """Queue a message for the next step that there is, without waking. See `send`."""
+        return self._send("next_step", content, False, None, None).future
+
+    def _send(
+        self,
+        target: str,
+        content: Input,
+        wake: bool,
+        timeout: Optional[float],
+        token: Optional[CancellationToken],
+        id: Optional[str] = None,
+    ) -> Handle:
+        blocks = blocks_of(content)
+        limits = None
+        if token is not None or timeout is not None:
+            limits = CancellationToken.linked(*([] if token is None else [token]))
+        driver = self._driver
+        with driver.guard:
+            driver.check_open_locked()
+            handle = driver.inbox.put_locked(target, blocks, wake, id)
+        if limits is not None:
+            limit(handle, limits, timeout, driver.limit_fired)
+        try:
+            self._session.retry_flush()  # checkpoint: accepted message
+        except StoreError:
+            self._withdraw(handle)
+            raise
+        with driver.guard:
+            if wake and not driver.closed:
+                driver.inbox.wake_locked(handle.id)
+                driver.wake_locked()
+        return handle
+
+    def _withdraw(self, handle: Handle) -> None:
+        """Take back a message that could not be made durable; a turn may have claimed it by now."""
+        with self._driver.guard:
+            mine = self._driver.inbox.withdraw_locked(handle.id)
+        if mine:
+            handle.drop(Cause.DISPOSED)
+
+    def dropped(self) -> List[Message]:
+        """The messages that were accepted, dropped, and never put back: see `requeue`."""
+        return [put.message for put in self._dropped_puts().values()]
+
+    def requeue(self, ids: Collection[str]) -> "List[Future[TurnResult]]":
+        """Put dropped messages back, in the given order, and wake. Raises `ValueError` for other ids."""
+        lost = self._dropped_puts()
+        wrong = [id for id in ids if id not in lost]
+        if wrong:
+            raise ValueError(f"these messages were not dropped: {', '.join(map(repr, wrong))}")
+        puts = [lost[id] for id in ids]
+        return [
+            self._send(put.target, put.message.content, True, None, None, id=put.message.id).future
+            for put in puts
+        ]
+
+    def _dropped_puts(self) -> "Dict[str, ev.InboxPut]":
+        types = ("inbox/put", "inbox/taken", "user/message", "turn/end")
+        return dropped_puts(self._session.events(types=types))
+
+    # -- the stop ---------------------------------------------------------------------------------
+
+    def cancel(
+        self,
+        cause: Union[Cause, str] = Cause.USER,
+        keep_inbox: bool = False,
+        scope: str = "tree",
+        *,
+        via: str = "api",
+    ) -> bool:
+        """Stop the running turn and empty the inbox, or with `keep_inbox` park it.
+
+        Returns whether there was anything to cancel. It logs, wakes and returns: it waits for
+        nothing. On an idle agent with nothing pending it does nothing and writes nothing.
+        """
+        return self._driver.cancel(Cause(cause), keep_inbox=keep_inbox, scope=scope, via=via)
+
+    def kill(self) -> None:
+        """Kill at once the processes that a stop would give time to end. Stops nothing else."""
+        self._processes.kill_now()
+
+    # -- waiting and closing ----------------------------------------------------------------------
+
+    def wait(self, timeout: Optional[float] = None) -> Optional[TurnResult]:
+        """Wait until it is idle; return the last turn's result, None if there was none.
+
+        Raises `TimeoutError` if it is not idle after `timeout` seconds.
+        """
+        if not self._driver.wait_idle(timeout):
+            raise TimeoutError(f"the agent is still busy after {timeout} s: {self.status}")
+        return self._driver.last
+
+    def follow(self, since: int = 0) -> Iterator[Event]:
+        """Stored and live events alike with a greater `seq`; ends when the agent closes."""
+        return self._session.follow(since=since)
+
+    def _attend(self, handle: Handle) -> TurnResult:
+        """Wait for the message's turn; a message that was dropped gives an aborted result."""
+        try:
+            return handle.future.result()
+        except CancelledError:
+            return TurnResult(turn=None, reason="aborted", cause=handle.cause)
+
+    def close(self, timeout: Optional[float] = None) -> bool:
+        """Cancel with "disposed", wait for the turn's end and give the session back.
+
+        Queued messages stay parked in the log, their futures are cancelled. Returns True when all
+        has ended; False if a tool still runs after `timeout` seconds: call it again then.
+        """
+        self._driver.dispose()
+        if not self._driver.wait_idle(timeout):
+            return False
+        with self._driver.guard:
+            first, self._released = not self._released, True
+        if first:
+            try:
+                self._session.close()
+            finally:
+                process.release(self._processes)
+        return True
+
+    def __enter__(self) -> "Agent":
+        return self
+
+    def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
+        if kind is None:
+            try:
+                self.wait()
+            finally:
+                self.close()
+        else:
+            self.close()
+
+
+def _by_name(tools: Sequence[Union[Tool, Callable[..., Any]]]) -> Dict[str, Tool]:
+    found: Dict[str, Tool] = {}
+    for item in tools:
+        made = item if isinstance(item, Tool) else tool(item)
+        if made.name in found:
+            raise ValueError(f"two tools have the name {made.name!r}: give one of them another with name=")
+        found[made.name] = made
+    return found

@@ -1,0 +1,222 @@
+"""Run one step's calls: logged before they start, drained at a stop, none left behind.
+
+Consecutive calls run side by side, each on a thread of its own; an exclusive one runs alone, as a
+barrier. The driver dispatches in the model's order and joins every thread before it goes on.
+"""
+
+import contextvars
+import threading
+from queue import SimpleQueue
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+
+import attrs
+
+from syncagent.boundary.process import Processes
+from syncagent.boundary.tools.base import CallContext, Tool, ToolOutput
+from syncagent.boundary.tools.text import clean
+from syncagent.cancel import CancellationToken, Cancelled, Cause
+from syncagent.errors import StoreError, ToolError
+from syncagent.log import events as ev
+from syncagent.log.closers import NOT_DISPATCHED_TEXT
+from syncagent.runtime.session import Session
+
+__all__ = ["Calls"]
+
+#: A call whose body is about to run: its raw block, its tool, its values.
+Ready = Tuple[Mapping[str, Any], Tool, Dict[str, Any]]
+
+
+@attrs.define(kw_only=True)
+class Calls:
+    """The calls of one step. `running` tells the status which tools run; `escaped` keeps what a body
+    raised that is no `Exception`, to be raised again where the turn is waited for."""
+
+    session: Session
+    tools: Mapping[str, Tool]
+    processes: Processes
+    turn: int
+    step: int
+    token: CancellationToken
+    max_parallel: int
+    running: Callable[[str, bool], None]
+    escaped: List[BaseException] = attrs.field(factory=list)
+
+    def run(self, blocks: List[Dict[str, Any]]) -> None:
+        """Close every call with the result that was measured, or with one that says why there is none."""
+        for group in self._groups(blocks):
+            if len(group) == 1:
+                ready = self._dispatch(group[0])
+                if ready is not None:
+                    contextvars.copy_context().run(self._execute, ready)
+            else:
+                self._run_side_by_side(group)
+
+    def _groups(self, blocks: List[Dict[str, Any]]) -> Iterator[List[Dict[str, Any]]]:
+        group: List[Dict[str, Any]] = []
+        for block in blocks:
+            tool = self.tools.get(block["name"])
+            if tool is not None and tool.exclusive:
+                if group:
+                    yield group
+                yield [block]
+                group = []
+            else:
+                group.append(block)
+        if group:
+            yield group
+
+    def _run_side_by_side(self, group: List[Dict[str, Any]]) -> None:
+        threads: List[threading.Thread] = []
+        done: "SimpleQueue[None]" = SimpleQueue()
+        busy = 0
+        try:
+            for block in group:
+                if busy == self.max_parallel:
+                    done.get()  # a body ends: at a stop all are woken, and drained
+                    busy -= 1
+                ready = self._dispatch(block)
+                if ready is not None:
+                    threads.append(self._start(ready, done))
+                    busy += 1
+        finally:
+            for thread in threads:
+                thread.join()
+
+    def _start(self, ready: Ready, done: "SimpleQueue[None]") -> threading.Thread:
+        context = contextvars.copy_context()
+
+        def work() -> None:
+            try:
+                context.run(self._execute, ready)
+            except BaseException as exc:
+                self.escaped.append(exc)
+            finally:
+                done.put(None)
+
+        thread = threading.Thread(target=work, name=f"syncagent-call-{ready[1].name}")
+        thread.start()
+        return thread
+
+    # -- before the body --------------------------------------------------------------------------
+
+    def _dispatch(self, block: Mapping[str, Any]) -> Optional[Ready]:
+        """Log the tool/call and make it durable; None if the call is closed without its body."""
+        tool = self.tools.get(block["name"])
+        if self.token.cancelled:
+            self._refuse(block, "ABORTED_BEFORE_DISPATCH", NOT_DISPATCHED_TEXT)
+            return None
+        if tool is None:
+            known = ", ".join(sorted(self.tools)) or "none"
+            text = f"There is no tool {clean(block['name'])!r}. Tools that can be called: {known}."
+            self._refuse(block, "UNKNOWN_TOOL", text)
+            return None
+        try:
+            values = tool.parse(block["arguments"])
+        except ToolError as exc:
+            self._refuse(block, exc.code, str(exc))
+            return None
+        call = ev.ToolCall(
+            turn=self.turn,
+            step=self.step,
+            call_id=block["id"],
+            name=block["name"],
+            arguments=block["arguments"],
+            effect=tool.effect,
+        )
+        self.session.append(call)
+        try:
+            self.session.flush(token=self.token)  # checkpoint: tool body
+        except Cancelled:
+            self._refuse(block, "ABORTED_BEFORE_DISPATCH", NOT_DISPATCHED_TEXT)
+            return None
+        except StoreError as exc:
+            text = f"This call was not run: what precedes it could not be made durable. {exc}"
+            self._refuse(block, "CHECKPOINT_FAILED", text)
+            return None
+        if self.token.cancelled:
+            self._refuse(block, "ABORTED_BEFORE_DISPATCH", NOT_DISPATCHED_TEXT)
+            return None
+        return block, tool, values
+
+    def _refuse(self, block: Mapping[str, Any], code: str, text: str) -> None:
+        self._close(block, ToolOutput.from_text(text, error=code, message=text))
+
+    # -- the body ---------------------------------------------------------------------------------
+
+    def _execute(self, ready: Ready) -> None:
+        block, tool, values = ready
+        emitter = _Emitter(self.session, self.turn, self.step, block["id"])
+        self.running(tool.name, True)
+        try:
+            output = self._invoke(tool, values, emitter)
+        finally:
+            self.running(tool.name, False)
+            emitter.close()
+        self._close(block, output)
+
+    def _invoke(self, tool: Tool, values: Dict[str, Any], emitter: "_Emitter") -> ToolOutput:
+        """Run the body under a token of its own; whatever comes of it is an output."""
+        late = f"tool {tool.name} ran longer than {tool.timeout} s"
+        with self.token.child() as token:
+            context = CallContext(token=token, emit=emitter.emit, processes=self.processes)
+            try:
+                if tool.timeout is None:
+                    return tool.invoke(values, context)
+                with token.deadline(tool.timeout, late):
+                    output = tool.invoke(values, context)
+            except BaseException as exc:
+                output = self._failed(tool, exc)
+            # The first one decides: only the call's own deadline leaves this text.
+            if token.cause is Cause.TIMEOUT and token.text == late:
+                text = f"The {late} and was stopped."
+                content = [block for block in output.content if output.error != "ABORTED"]
+                content = content + [{"type": "text", "text": text}]
+                return ToolOutput(content=content, error="TIMEOUT", message=text)
+            return output
+
+    def _failed(self, tool: Tool, exc: BaseException) -> ToolOutput:
+        if isinstance(exc, Cancelled) and self.token.cancelled:
+            text = f"The call was stopped while {tool.name} ran: part of its work may have been done."
+            return ToolOutput.from_text(text, error="ABORTED", message=text)
+        if isinstance(exc, ToolError):
+            return ToolOutput.from_text(str(exc), error=exc.code, message=str(exc))
+        text = f"{tool.name} failed: {type(exc).__name__}: {exc}"
+        if not isinstance(exc, (Exception, Cancelled, SystemExit)):
+            self.escaped.append(exc)
+            if isinstance(exc, KeyboardInterrupt):
+                self.token.cancel(Cause.USER)
+        return ToolOutput.from_text(text, error="TOOL_FAILED", message=text)
+
+    def _close(self, block: Mapping[str, Any], output: ToolOutput) -> None:
+        error = None
+        if output.error is not None:
+            error = {"code": output.error, "message": output.message or output.text}
+        self.session.append(
+            ev.ToolResult(
+                turn=self.turn,
+                step=self.step,
+                call_id=block["id"],
+                content=output.content,
+                is_error=output.error is not None,
+                error=error,
+            )
+        )
+
+
+class _Emitter:
+    """Logs a call's output while it runs; a handle that is used later says nothing any more."""
+
+    def __init__(self, session: Session, turn: int, step: int, call_id: str) -> None:
+        self._session = session
+        self._where: Dict[str, Any] = {"turn": turn, "step": step, "call_id": call_id}
+        self._lock = threading.Lock()
+        self._open = True
+
+    def emit(self, text: str) -> None:
+        with self._lock:
+            if self._open and text:
+                self._session.append(ev.ToolChunk(text=clean(text), **self._where))
+
+    def close(self) -> None:
+        with self._lock:
+            self._open = False

@@ -1,0 +1,56 @@
+"""The runtime's locks: a condition with a name, that knows its owner.
+
+The order in which they may be taken is in the package's docstring. Tests replace `guard` with a
+maker of locks that raise when the order is broken.
+"""
+
+import threading
+from types import TracebackType
+from typing import Optional, Type
+
+__all__ = ["Guard", "guard"]
+
+
+class Guard:
+    """A condition variable over a plain lock. Functions named `*_locked` assert `held`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._condition = threading.Condition(threading.Lock())
+        self._owner: Optional[int] = None
+
+    @property
+    def held(self) -> bool:
+        """Whether the calling thread holds it."""
+        return self._owner == threading.get_ident()
+
+    def __enter__(self) -> "Guard":
+        assert not self.held, f"the {self.name} lock is taken twice by one thread"
+        self._condition.acquire()
+        self._owner = threading.get_ident()
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        value: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        self._owner = None
+        self._condition.release()
+
+    def wait(self, timeout: Optional[float] = None) -> bool:
+        """Release it, wait to be notified, take it again. `timeout` is in seconds."""
+        self._owner = None
+        try:
+            return self._condition.wait(timeout)
+        finally:
+            self._owner = threading.get_ident()
+
+    def notify_all(self) -> None:
+        self._condition.notify_all()
+
+
+def guard(name: str) -> Guard:
+    """A new lock; `name` is "agent" or "session"."""
+    return Guard(name)

@@ -1,0 +1,199 @@
+"""One session that this process drives: append is advance, then a hand-over to the writer.
+
+It knows the log and the store, no model, no tool and no turn's course.
+"""
+
+import time
+from collections import deque
+from typing import Any, Callable, Collection, Deque, Dict, Iterator, List, Optional
+
+from syncagent.boundary.store.protocol import Backend, Opened
+from syncagent.cancel import CancellationToken
+from syncagent.errors import AgentClosed, SessionOpenTurn, StoreBusy, StoreError, StoreFull
+from syncagent.log import Event, LogState, Message, Phase, advance
+from syncagent.log.events import Body
+from syncagent.log.folds import SURFACE, Transcript
+from syncagent.runtime import locks
+from syncagent.runtime.result import RepairReport
+
+__all__ = ["Session"]
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Session:
+    """A live session: the state of its log, its messages, and the events that aren't durable yet.
+
+    `report` says what the open repaired, or is None. Close it to give the lease back.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        *,
+        backend: Backend,
+        opened: Opened,
+        on_close: Callable[["Session"], None],
+    ) -> None:
+        self.id = id
+        self.report = RepairReport.of(opened.closers)
+        self.closed = False
+        # Called from the writer's thread with no lock held when the store fails or the lease is lost.
+        self.on_failure: Optional[Callable[[StoreError], None]] = None
+        self._backend = backend
+        self._lease = opened.lease
+        self._state = opened.state
+        self._on_close = on_close
+        self._guard = locks.guard("session")
+        self._failure: Optional[StoreError] = None
+        self._transcript = Transcript()
+        self._recent: Deque[Event] = deque()
+        for event in backend.read(id, types=SURFACE):
+            self._transcript.add(event)
+
+    # -- writing ----------------------------------------------------------------------------------
+
+    def append(self, *bodies: Body) -> List[Event]:
+        """Stamp the bodies, take them into the state and hand them to the writer; never blocks.
+
+        Raises `InvalidLog` when one breaks a rule (it and those behind it are then not in the log),
+        and the store's error when the store is dead.
+        """
+        with self._guard:
+            try:
+                return [self._append_locked(body) for body in bodies]
+            finally:
+                self._guard.notify_all()
+
+    def _append_locked(self, body: Body) -> Event:
+        assert self._guard.held
+        if self._failure is not None:
+            raise self._failure
+        if self.closed:
+            raise AgentClosed(f"session {self.id!r} is closed")
+        # A clock that goes back holds the time: the log's never does.
+        event = Event(seq=self._state.seq + 1, time=max(_now_ms(), self._state.time), body=body)
+        advance(self._state, event)
+        balanced = self._state.dump() if self._state.phase is Phase.IDLE else None
+        try:
+            self._backend.append(self._lease, [event], state=balanced)
+        except StoreError as exc:
+            self._failure = exc
+            raise
+        self._transcript.add(event)
+        self._recent.append(event)
+        return event
+
+    def flush(self, *, token: Optional[CancellationToken] = None) -> None:
+        """Return when all that was appended is durable.
+
+        Raises the store's error, or `Cancelled` when `token` fires first; the events stay queued.
+        """
+        self._backend.flush(self._lease, token=token)
+        with self._guard:
+            self._forget_locked()
+
+    def retry_flush(self, *, token: Optional[CancellationToken] = None) -> None:
+        """After `StoreFull` or `StoreBusy`: have the kept events tried again."""
+        self._backend.retry()
+        self.flush(token=token)
+
+    def _forget_locked(self) -> None:
+        assert self._guard.held
+        durable = self._backend.durable_seq(self._lease)
+        while self._recent and self._recent[0].seq <= durable:
+            self._recent.popleft()
+
+    def fail(self, error: StoreError) -> None:
+        """The writer's word that it could not write; the events of a full or busy store are kept."""
+        with self._guard:
+            if not isinstance(error, (StoreFull, StoreBusy)):
+                self._failure = self._failure or error
+            self._guard.notify_all()
+        if self.on_failure is not None:
+            self.on_failure(error)
+
+    def close(self) -> None:
+        """Give the lease back after what was appended is durable. May be repeated."""
+        with self._guard:
+            if self.closed:
+                return
+            self.closed = True
+            self._guard.notify_all()
+        try:
+            if self._failure is None:
+                self._backend.flush(self._lease)
+        finally:
+            self._backend.release(self._lease)
+            self._on_close(self)
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.close()
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> LogState:
+        """The state of the log. Only the driver, which alone appends a turn's events, may look."""
+        return self._state
+
+    @property
+    def seq(self) -> int:
+        """The number of the last event."""
+        return self._state.seq
+
+    def messages(self) -> List[Message]:
+        """The transcript for the next request."""
+        with self._guard:
+            return self._transcript.messages()
+
+    def pending(self) -> Dict[str, List[Message]]:
+        """What waits in the inbox, by target, in order."""
+        with self._guard:
+            return {t: [put.message for put in puts.values()] for t, puts in self._state.pending.items()}
+
+    def events(self, *, since: int = 0, types: Optional[Collection[str]] = None) -> Iterator[Event]:
+        """The events with a greater `seq` than `since`, durable or not, as they stand now."""
+        with self._guard:
+            recent, last = list(self._recent), self._state.seq
+        first = recent[0].seq if recent else last + 1
+        if since + 1 < first:
+            for event in self._backend.read(self.id, since=since, types=types):
+                if event.seq >= first:
+                    break
+                since = event.seq
+                yield event
+        for event in recent:
+            if event.seq > since and (types is None or event.type in types):
+                yield event
+
+    def load(self) -> List[Event]:
+        """All events, once they are durable and if no turn is open; else `SessionOpenTurn`."""
+        with self._guard:
+            if self._state.phase is not Phase.IDLE:
+                raise SessionOpenTurn(self.id, self._state.turn)
+            last = self._state.seq
+        self.flush()
+        return [event for event in self._backend.read(self.id) if event.seq <= last]
+
+    def follow(self, *, since: int = 0) -> Iterator[Event]:
+        """Stored and live events with a greater `seq` than `since`; ends when the session closes.
+
+        Raises the store's error if the store fails.
+        """
+        while True:
+            for event in self.events(since=since):
+                since = event.seq
+                yield event
+            with self._guard:
+                while self._state.seq <= since and not self.closed and self._failure is None:
+                    self._guard.wait()
+                if self._state.seq <= since:
+                    if self._failure is not None and not self.closed:
+                        raise self._failure
+                    return

@@ -1,0 +1,178 @@
+"""The public store: sessions in one database file, to create, open, load and look at.
+
+It knows the protocol of the backends and no backend's SQL. A `Store` may be used from any thread.
+"""
+
+import contextlib
+import secrets
+import time
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
+
+from syncagent.boundary.store.protocol import Backend, Inspected, SessionInfo
+from syncagent.cancel import CancellationToken
+from syncagent.errors import SessionExists, SessionNotFound, StoreError
+from syncagent.log import Event
+from syncagent.runtime import locks
+from syncagent.runtime.session import Session
+
+__all__ = ["Store"]
+
+
+class Store:
+    """The sessions of one database file.
+
+    `path` is the file; it and its folder are made when the first session is. `durability` is "full":
+    a flush survives a power loss. `journal` is "wal", or "delete" for file systems that refuse it.
+    `points(name, **info)`, if given, is called at named points of the work: tests stop or fail it
+    there (see `syncagent.testing.FailPoints`). Close the store after its agents.
+    """
+
+    def __init__(
+        self,
+        path: Any,
+        durability: str = "full",
+        journal: str = "wal",
+        *,
+        points: Optional[Callable[..., None]] = None,
+    ) -> None:
+        from syncagent.boundary.store.sqlite import SQLiteStore
+
+        self.points: Callable[..., None] = points or _no_point
+        self._backend: Backend = SQLiteStore(path, durability=durability, journal=journal, points=points)
+        self._guard = locks.guard("store sessions")
+        self._live: Dict[str, Session] = {}
+
+    @property
+    def path(self) -> str:
+        """The database file."""
+        return self._backend.path
+
+    # -- driving ----------------------------------------------------------------------------------
+
+    def create(
+        self,
+        session: Optional[str] = None,
+        *,
+        meta: Optional[Mapping[str, Any]] = None,
+        token: Optional[CancellationToken] = None,
+    ) -> Session:
+        """A new session, live here. Raises `SessionExists`, or `ValueError` for a bad id."""
+        id = session if session is not None else new_session_id()
+        failed = _Failure()
+        opened = self._backend.create(id, meta=meta or {}, on_failure=failed, token=token)
+        return self._enter(id, opened, failed)
+
+    def open(
+        self, session: str, *, steal: bool = False, token: Optional[CancellationToken] = None
+    ) -> Session:
+        """An existing session, live here; a cold one is repaired first, see its `report`.
+
+        `steal` takes it from an owner that can't be asked, on another host; that owner can write no
+        more. Raises `SessionNotFound`, `SessionLive`, `InvalidLog` or a `StoreError`.
+        """
+        failed = _Failure()
+        opened = self._backend.open(session, steal=steal, on_failure=failed, token=token)
+        return self._enter(session, opened, failed)
+
+    def open_or_create(
+        self, session: Optional[str], *, steal: bool = False, token: Optional[CancellationToken] = None
+    ) -> Session:
+        """Open the session of that id, or make it; None makes one with a new id."""
+        while session is not None:
+            with contextlib.suppress(SessionNotFound):
+                return self.open(session, steal=steal, token=token)
+            with contextlib.suppress(SessionExists):  # somebody made it in between: open that one
+                return self.create(session, token=token)
+        return self.create(token=token)
+
+    def _enter(self, id: str, opened: Any, failed: "_Failure") -> Session:
+        try:
+            session = Session(id, backend=self._backend, opened=opened, on_close=self._leave)
+        except BaseException:
+            self._backend.release(opened.lease)
+            raise
+        failed.bind(session)
+        with self._guard:
+            self._live[id] = session
+        return session
+
+    def _leave(self, session: Session) -> None:
+        with self._guard:
+            if self._live.get(session.id) is session:
+                del self._live[session.id]
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    def load(self, session: str) -> List[Event]:
+        """All events of a balanced log.
+
+        Live here: waits until they are durable, or raises `SessionOpenTurn`. Live elsewhere:
+        `SessionLive`. Cold: it is repaired, read and let go.
+        """
+        with self._guard:
+            live = self._live.get(session)
+        if live is not None:
+            return live.load()
+        with self.open(session) as opened:
+            return opened.load()
+
+    def inspect(self, session: str) -> List[Event]:
+        """The events of any session, writing nothing: a cold one with its closers added in memory,
+        a live one as it stands in the file."""
+        return self.examine(session).events
+
+    def examine(self, session: str) -> Inspected:
+        """Like `inspect`, and whether the session is live, and which of the events are closers."""
+        return self._backend.inspect(session)
+
+    def read(self, session: str, since: int = 0) -> Iterator[Event]:
+        """The stored events with a greater `seq` than `since`."""
+        return self._backend.read(session, since=since)
+
+    def sessions(self) -> List[SessionInfo]:
+        """What is known of each session, the one updated last first."""
+        return self._backend.sessions()
+
+    def close(self) -> None:
+        """Close what is still open here and end the writer. May be repeated."""
+        with self._guard:
+            live = list(self._live.values())
+        try:
+            for session in live:
+                with contextlib.suppress(StoreError):  # the backend's close reports the store's state
+                    session.close()
+        finally:
+            self._backend.close()
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self.close()
+
+
+class _Failure:
+    """Takes the writer's word on a lost session, also before the `Session` object is there."""
+
+    def __init__(self) -> None:
+        self._session: Optional[Session] = None
+        self._error: Optional[StoreError] = None
+
+    def __call__(self, error: StoreError) -> None:
+        self._error = error
+        if self._session is not None:
+            self._session.fail(error)
+
+    def bind(self, session: Session) -> None:
+        self._session = session
+        if self._error is not None:
+            session.fail(self._error)
+
+
+def _no_point(name: str, **info: Any) -> None:
+    """No fail-point is set."""
+
+
+def new_session_id() -> str:
+    """A readable id that sorts by time: `20260131-235959-1a2b3c`."""
+    return time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + secrets.token_hex(3)

@@ -1,0 +1,247 @@
+"""One turn, top to bottom: claim, ask, act, until the model has nothing more to do.
+
+It runs on the driver. Every exit leaves an ending in the log; which one is decided in `run`.
+"""
+
+from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol
+
+import attrs
+
+from syncagent.boundary.models.protocol import ModelRequest
+from syncagent.boundary.process import Processes
+from syncagent.boundary.tools.base import Tool
+from syncagent.boundary.tools.text import clean
+from syncagent.cancel import CancellationToken, Cancelled
+from syncagent.errors import InvalidLog, ModelError, StoreError
+from syncagent.log import Message
+from syncagent.log import events as ev
+from syncagent.log.closers import closing_bodies
+from syncagent.log.folds import add_usage
+from syncagent.runtime.calls import Calls
+from syncagent.runtime.hooks import (
+    Continue,
+    HookFailed,
+    Hooks,
+    PreStep,
+    Reject,
+    RequestStep,
+    TurnStopping,
+    ask,
+)
+from syncagent.runtime.request import Answer, Request
+from syncagent.runtime.result import TurnResult, failure_of
+from syncagent.runtime.session import Session
+
+__all__ = ["Desk", "Turn", "Work"]
+
+Reason = Dict[str, Any]
+
+
+class Desk(Protocol):
+    """What a turn needs of its agent; each method takes the agent's lock for a moment."""
+
+    def claim_next(self) -> List[Message]:
+        """Claim what waits for the next step, and log it."""
+
+    def steered(self) -> bool:
+        """Whether something waits that keeps the turn going."""
+
+    def put_next(self, text: str) -> None:
+        """Put a hook's text into next_step, waking."""
+
+    def hand_over(self) -> bool:
+        """Take the turn's token away for good; return whether it was cancelled before."""
+
+    def waits_for(self, text: Optional[str]) -> None:
+        """Say what the turn waits for; None for nothing in particular."""
+
+    def running(self, name: str, begins: bool) -> None:
+        """Say that a tool's body begins or ends."""
+
+
+@attrs.frozen(kw_only=True)
+class Work:
+    """What stays the same through all turns of an agent."""
+
+    session: Session
+    model: Any
+    tools: Mapping[str, Tool]
+    hooks: Hooks
+    processes: Processes
+    max_steps: int
+    max_parallel: int
+    points: Callable[..., None]
+
+
+class _Blocked(Exception):
+    """A hook rejected, or a limit was reached: (code, text)."""
+
+
+@attrs.define(kw_only=True)
+class Turn:
+    """One turn of an agent; `number` and `claimed` are in the log already."""
+
+    work: Work
+    desk: Desk
+    number: int
+    token: CancellationToken
+    claimed: List[Message]
+    dropped: List[Message] = attrs.field(factory=list)
+    shown: List[str] = attrs.field(factory=list)
+    escaped: List[BaseException] = attrs.field(factory=list)
+    step: int = 0
+
+    def run(self) -> TurnResult:
+        """Run the turn and write its ending; return what it came to.
+
+        Raises a `StoreError` when the ending can't be made durable: then only the store is at fault.
+        """
+        session = self.work.session
+        first = session.seq
+        answer = ""
+        try:
+            answer = self._steps()
+            reason: Reason = {"kind": "max_tokens" if self._cut else "completed"}
+        except _Blocked as exc:
+            reason = {"kind": "blocked", "error": {"code": exc.args[0], "message": exc.args[1]}}
+        except BaseException as exc:
+            reason = {"kind": "error", "error": _error_of(exc)}
+            if not isinstance(exc, (Exception, Cancelled)):
+                self.escaped.append(exc)
+        self.work.points("turn.closing", turn=self.number)
+        # From here on nobody can cancel the turn, also while its ending is being flushed.
+        if self.desk.hand_over():
+            reason = {"kind": "aborted"}
+        elif self.escaped and reason["kind"] != "error":
+            reason = {"kind": "error", "error": _error_of(self.escaped[0])}
+        self.work.points("turn.handed_over", turn=self.number)
+        session.append(*closing_bodies(session.state, reason))
+        self.work.points("turn.ended", turn=self.number)
+        session.flush()  # checkpoint: turn end
+        return self._result(reason, answer, first)
+
+    _cut: bool = False
+
+    def _steps(self) -> str:
+        """Step after step until nothing more is asked; return the final answer."""
+        messages = self.claimed
+        while True:
+            self.step += 1
+            if self.step > self.work.max_steps:
+                text = f"the turn has used its {self.work.max_steps} steps"
+                raise _Blocked("limit_steps", text)
+            answer = self._one_step(messages)
+            if not answer.calls and not self.desk.steered():
+                self._stopping(answer)
+                if not self.desk.steered():
+                    return answer.text
+            messages = self.desk.claim_next()
+
+    def _one_step(self, messages: List[Message]) -> Answer:
+        session, hooks = self.work.session, self.work.hooks
+        where: Dict[str, Any] = {"turn": self.number, "step": self.step}
+        view = PreStep(session=session.id, messages=tuple(messages), **where)
+        _accept("pre_step", ask("pre_step", hooks.pre_step, view, self.token, Reject))
+        self.token.raise_if_cancelled()
+        session.append(ev.StepStart(**where))
+        session.append(*[ev.UserMessage(message=message, **where) for message in messages])
+        self.work.points("step.started", **where)
+        answer = self._ask()
+        self._cut = self._cut or answer.cut
+        if answer.calls:
+            self._act(answer.calls)
+        session.append(ev.StepEnd(**where))
+        self.token.raise_if_cancelled()
+        if self.escaped:
+            raise self.escaped[0]
+        return answer
+
+    def _ask(self) -> Answer:
+        session, hooks, model = self.work.session, self.work.hooks, self.work.model
+        self.token.raise_if_cancelled()
+        request = ModelRequest(
+            messages=tuple(session.messages()),
+            system=clean(hooks.prompt(self.token)),
+            tools=tuple(tool.spec() for tool in self.work.tools.values()),
+            params=dict(getattr(model, "params", None) or {}),
+        )
+        view = RequestStep(session=session.id, turn=self.number, step=self.step, request=request)
+        answer = ask("request", hooks.request, view, self.token, Reject, ModelRequest)
+        _accept("request", answer)
+        request = answer or request
+        sender = Request(
+            session=session,
+            model=model,
+            turn=self.number,
+            step=self.step,
+            token=self.token,
+            status=self.desk.waits_for,
+            shown=self.shown,
+        )
+        sender.header(request)
+        session.flush(token=self.token)  # checkpoint: model request
+        self.work.points("request.ready", turn=self.number, step=self.step)
+        return sender.send(request)
+
+    def _act(self, blocks: List[Dict[str, Any]]) -> None:
+        Calls(
+            session=self.work.session,
+            tools=self.work.tools,
+            processes=self.work.processes,
+            turn=self.number,
+            step=self.step,
+            token=self.token,
+            max_parallel=self.work.max_parallel,
+            running=self.desk.running,
+            escaped=self.escaped,
+        ).run(blocks)
+
+    def _stopping(self, answer: Answer) -> None:
+        view = TurnStopping(
+            session=self.work.session.id, turn=self.number, step=self.step, text=answer.text
+        )
+        more = ask("turn_stopping", self.work.hooks.turn_stopping, view, self.token, Reject, Continue)
+        _accept("turn_stopping", more)
+        if isinstance(more, Continue):
+            self.desk.put_next(more.text)
+
+    def _result(self, reason: Reason, answer: str, first: int) -> TurnResult:
+        kind = reason["kind"]
+        usage: Dict[str, int] = {}
+        for event in self.work.session.events(since=first, types=("assistant/message",)):
+            assert isinstance(event.body, ev.AssistantMessage)
+            add_usage(usage, event.body.usage)
+        shown = "".join(self.shown)
+        return TurnResult(
+            turn=self.number,
+            reason=kind,
+            text=answer if kind == "completed" else None,
+            partial_text=shown if kind != "completed" and shown else None,
+            error=failure_of(reason),
+            cause=self.token.cause if kind == "aborted" else None,
+            dropped=list(self.dropped),
+            usage=usage,
+        )
+
+
+def _accept(name: str, answer: Any) -> None:
+    if isinstance(answer, Reject):
+        raise _Blocked("rejected", clean(f"{name}: {answer.text}"))
+
+
+def _error_of(exc: BaseException) -> Dict[str, str]:
+    """The code and the text under which the log keeps an exception."""
+    if isinstance(exc, ModelError):
+        code = exc.code
+    elif isinstance(exc, HookFailed):
+        code = "hook_failed"
+    elif isinstance(exc, StoreError):
+        name = type(exc).__name__
+        code = "".join("_" + c.lower() if c.isupper() and i else c.lower() for i, c in enumerate(name))
+    elif isinstance(exc, InvalidLog):
+        code = "invalid_log"
+    elif isinstance(exc, Cancelled):
+        code = "cancelled"
+    else:
+        return {"code": "failed", "message": clean(f"{type(exc).__name__}: {exc}")}
+    return {"code": code, "message": clean(str(exc))}
