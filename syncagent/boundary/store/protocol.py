@@ -57,7 +57,8 @@ def check_session_id(session: str) -> str:
         shown = ascii(session)
         shown = shown if len(shown) <= 160 else shown[:157] + "..."
         raise ValueError(
-            f"{shown} can't name a session: use 1 to 128 letters, digits, '.', '_' and '-', not starting with '.'"
+            f"{shown} can't name a session: use 1 to 128 letters, digits, '.', '_' and '-',"
+            " the first one no '.'"
         )
     return session
 
