@@ -35,9 +35,10 @@ if TYPE_CHECKING:
         ToolError,
         WALUnavailable,
     )
-    from syncagent.runtime.agent import Agent
-    from syncagent.runtime.result import TurnResult
+    from syncagent.runtime.hooks import Continue, Reject
+    from syncagent.runtime.result import RepairReport, TurnFailed, TurnResult
     from syncagent.runtime.store import Store
+    from syncagent.surface.interrupt import Agent
 
 __all__ = [
     "Agent",
@@ -46,11 +47,14 @@ __all__ = [
     "Cancelled",
     "Cause",
     "ChatModel",
+    "Continue",
     "ForkedStore",
     "InvalidLog",
     "LeaseLost",
     "ModelError",
     "NotAStore",
+    "Reject",
+    "RepairReport",
     "SessionExists",
     "SessionLive",
     "SessionNotFound",
@@ -66,6 +70,7 @@ __all__ = [
     "StoreTooNew",
     "SyncagentError",
     "ToolError",
+    "TurnFailed",
     "TurnResult",
     "WALUnavailable",
     "__version__",
@@ -75,12 +80,16 @@ __all__ = [
 
 #: Where the names live that are not in `syncagent.errors`.
 _HOMES = {
-    "Agent": "syncagent.runtime.agent",
+    "Agent": "syncagent.surface.interrupt",
     "CancellationToken": "syncagent.cancel",
     "Cancelled": "syncagent.cancel",
     "Cause": "syncagent.cancel",
     "ChatModel": "syncagent.boundary.models.chat",
     "Store": "syncagent.runtime.store",
+    "Continue": "syncagent.runtime.hooks",
+    "Reject": "syncagent.runtime.hooks",
+    "RepairReport": "syncagent.runtime.result",
+    "TurnFailed": "syncagent.runtime.result",
     "TurnResult": "syncagent.runtime.result",
     "__version__": "syncagent._version",
     "bash": "syncagent.boundary.tools.bash",
