@@ -5,6 +5,8 @@ It decides what is missing, `grammar.advance` decides the order. Pure.
 
 from typing import Any, Dict, List, Mapping, Optional, Union
 
+import attrs
+
 from syncagent.errors import InvalidLog
 from syncagent.log import events as ev
 from syncagent.log.events import Body, Event
@@ -50,10 +52,7 @@ def closing_bodies(state: LogState, reason: Union[str, Mapping[str, Any]] = "int
     if dead:
         for claim in state.claims.values():
             if claim.waiting:
-                put = claim.put
-                bodies.append(
-                    ev.InboxPut(target=put.target, message=put.message, wake=False, synthetic=True)
-                )
+                bodies.append(_parked(claim.put))
     # A failed attempt commits no message; one that was cut by a stop or a crash keeps what it showed.
     if state.phase is Phase.ASKING and state.visible and end["kind"] in ("interrupted", "aborted"):
         bodies.append(_cut_message(state, dead))
@@ -62,6 +61,12 @@ def closing_bodies(state: LogState, reason: Union[str, Mapping[str, Any]] = "int
         bodies.append(ev.StepEnd(turn=state.turn, step=state.step, synthetic=dead))
     bodies.append(ev.TurnEnd(turn=state.turn, reason=end, synthetic=dead))
     return bodies
+
+
+def _parked(put: ev.InboxPut) -> Body:
+    # Keys of other builds stay, but an explicit `"synthetic": false` must not undo ours.
+    extra = {key: value for key, value in put.extra.items() if key != "synthetic"}
+    return attrs.evolve(put, wake=False, synthetic=True, extra=extra)
 
 
 def _cut_message(state: LogState, dead: bool) -> Body:

@@ -4,8 +4,7 @@ It knows the shape of each event, not where one may stand: that is `grammar`'s. 
 thread, no file. A *body* is what happened; an `Event` is a body with its place in the log.
 """
 
-import json
-from typing import Any, ClassVar, Dict, Iterable, List, Mapping, Optional, Tuple, Type
+from typing import Any, ClassVar, Dict, Iterable, List, Mapping, Optional, Tuple, Type, Union
 
 import attrs
 
@@ -80,9 +79,9 @@ class CancelRequested(Body):
 
     type = "cancel/requested"
     cause: str = f.json_field(f.string)
-    via: str = f.json_field(f.string, default="api")
-    keep_inbox: bool = f.json_field(f.truth, default=False)
-    scope: str = f.json_field(f.string, default="tree")
+    via: Optional[str] = f.json_field(f.string, default="api", always=True)
+    keep_inbox: Optional[bool] = f.json_field(f.truth, default=False, always=True)
+    scope: Optional[str] = f.json_field(f.string, default="tree", always=True)
 
 
 @attrs.frozen(kw_only=True)
@@ -119,7 +118,7 @@ class RequestHeader(Body):
     provider: str = f.json_field(f.string)
     params: Dict[str, Any] = f.json_field(f.mapping)
     system: str = f.json_field(f.string)
-    tools: List[Dict[str, Any]] = f.json_field(f.objects)
+    tools: List[Any] = f.json_field(f.values)
 
 
 @attrs.frozen(kw_only=True)
@@ -226,11 +225,13 @@ class SubagentStarted(Body):
 
 @attrs.frozen(kw_only=True)
 class SubagentEnded(Body):
+    """A child has ended; `reason` as in its own turn/end. One that this build doesn't know is a failure."""
+
     type = "subagent/ended"
     call_id: Optional[str] = f.json_field(f.optional(f.string))
     session: str = f.json_field(f.string)
-    mode: str = f.json_field(f.string)
-    reason: Dict[str, Any] = f.json_field(f.reason_object)
+    mode: Optional[str] = f.json_field(f.optional(f.string), default=None)
+    reason: Union[str, Dict[str, Any]] = f.json_field(f.ending)
 
 
 @attrs.frozen(kw_only=True)
@@ -239,7 +240,7 @@ class LogGap(Body):
 
     type = "log/gap"
     turn: int = f.json_field(f.integer)
-    step: Optional[int] = f.json_field(f.optional(f.integer))
+    step: Optional[int] = f.json_field(f.optional(f.integer), default=None)
     rows: int = f.json_field(f.integer)
 
 
@@ -323,7 +324,7 @@ class Event:
     def text(self) -> str:
         """The JSON text of `data`, made once; raises `InvalidLog` (L1) if it doesn't read back equal."""
         if self._text is None:
-            object.__setattr__(self, "_text", _encode(self.seq, self.data))
+            object.__setattr__(self, "_text", _encode(self))
         assert self._text is not None
         return self._text
 
@@ -351,7 +352,7 @@ class Event:
         Raises `InvalidLog` (L1) when it is no JSON object of the type's shape.
         """
         try:
-            data = json.loads(text)
+            data = f.decode(text)
         except (ValueError, RecursionError):
             raise InvalidLog("L1", seq, f"the data of {type} is no JSON") from None
         if not isinstance(data, dict):
@@ -362,20 +363,25 @@ class Event:
 def _read_body(seq: int, name: str, data: Dict[str, Any]) -> Body:
     cls = VOCABULARY.get(name)
     try:
-        if cls is None:
-            return Unknown(name=name, extra=dict(data))
-        return cls(**f.read_fields(cls, data))
+        if cls is not None:
+            return cls(**f.read_fields(cls, data))
+        name.encode("utf-8")
+        return Unknown(name=name, synthetic=data.get("synthetic") is True, extra=dict(data))
+    except UnicodeEncodeError:
+        raise InvalidLog("L1", seq, f"the type {f.brief(name)} is no text") from None
     except f.Malformed as exc:
         raise InvalidLog("L1", seq, f"{name}: {exc}") from None
 
 
-def _encode(seq: int, data: Dict[str, Any]) -> str:
+def _encode(event: Event) -> str:
+    """What is checked is what will be read: a body that no open would accept is refused here."""
+    data = event.data
     try:
-        text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        text.encode("utf-8")
-        same = json.loads(text) == data
+        text = f.encode(data)
+        back = f.decode(text)
+        same = back == data and _read_body(event.seq, event.type, back) == event.body
     except (TypeError, ValueError, RecursionError) as exc:
-        raise InvalidLog("L1", seq, f"data is no JSON: {exc}") from None
+        raise InvalidLog("L1", event.seq, f"data is no JSON: {exc}") from None
     if not same:
-        raise InvalidLog("L1", seq, "data does not read back equal from its JSON text")
+        raise InvalidLog("L1", event.seq, "data does not read back equal from its JSON text")
     return text

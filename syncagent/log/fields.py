@@ -3,7 +3,10 @@
 It knows neither events nor their order. Pure.
 """
 
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+import functools
+import json
+import math
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import attrs
 
@@ -18,6 +21,8 @@ EFFECTS = ("read", "idempotent", "write")
 DECISIONS = ("allowed", "rejected", "cancelled", "unavailable")
 REASONS = ("completed", "max_tokens", "blocked", "error", "aborted", "interrupted")
 CHUNK_KINDS = ("text", "reasoning", "tool_call")
+#: How many objects and lists may stand in one another in an event's data.
+DEEPEST = 200
 
 
 class Malformed(ValueError):
@@ -62,6 +67,12 @@ def objects(value: Any) -> List[Dict[str, Any]]:
     return [mapping(item) for item in value]
 
 
+def values(value: Any) -> List[Any]:
+    if not isinstance(value, list):
+        raise Malformed(f"is {brief(value)}, not a list")
+    return value
+
+
 def strings(value: Any) -> List[str]:
     if not isinstance(value, list):
         raise Malformed(f"is {brief(value)}, not a list")
@@ -84,7 +95,9 @@ def one_of(words: Sequence[str]) -> Reader:
 def blocks(value: Any) -> List[Dict[str, Any]]:
     blocks = objects(value)
     for block in blocks:
-        kind = string(block.get("type"))
+        kind = block.get("type")
+        if not isinstance(kind, str):
+            raise Malformed("has a block whose type is not a string")
         needed = {"text": ("text",), "reasoning": ("text",), "tool_call": ("id", "name", "arguments")}
         for key in needed.get(kind, ()):
             if not isinstance(block.get(key), str):
@@ -99,9 +112,21 @@ def error_object(value: Any) -> Dict[str, Any]:
     return error
 
 
+def ending(value: Any) -> Any:
+    """A child's ending, a word or an object with `kind`. Unknown words are read: they mean a failure."""
+    return value if isinstance(value, str) else mapping_with_kind(value)
+
+
+def mapping_with_kind(value: Any) -> Dict[str, Any]:
+    found = mapping(value)
+    if not isinstance(found.get("kind"), str):
+        raise Malformed("has no kind")
+    return found
+
+
 def reason_object(value: Any) -> Dict[str, Any]:
-    reason = mapping(value)
-    one_of(REASONS)(reason.get("kind"))
+    reason = mapping_with_kind(value)
+    one_of(REASONS)(reason["kind"])
     if reason.get("error") is not None:
         error_object(reason["error"])
     return reason
@@ -121,50 +146,116 @@ def message_object(value: Any) -> "Message":
 
 
 def brief(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # a number too long to print, an object nested too deep
+        text = f"a {type(value).__name__}"
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def json_field(reader: Reader, **kwargs: Any) -> Any:
-    return attrs.field(metadata={"reader": reader}, **kwargs)
+def json_field(reader: Reader, *, always: bool = False, **kwargs: Any) -> Any:
+    """A field that is in the JSON. One that equals its default is left out, unless it is `always`
+    written; where that one is missing in what is read, it is None.
+    """
+    return attrs.field(metadata={"reader": reader, "always": always}, **kwargs)
 
+
+# -- text ---------------------------------------------------------------------------------------------
+
+
+def encode(data: Any) -> str:
+    """The JSON text of `data`. Raises `TypeError`, `ValueError` or `RecursionError` if it has none."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text.encode("utf-8")  # half a surrogate pair is no text
+    _check_depth(text, data)
+    return text
+
+
+def decode(text: str) -> Any:
+    """The value of a JSON text. Raises `ValueError` or `RecursionError` unless `encode` could write it."""
+    value = _DECODER.decode(text)
+    if "\\ud" in text or "\\uD" in text:
+        encode(value)
+    _check_depth(text, value)
+    return value
+
+
+def _check_depth(text: str, value: Any) -> None:
+    # How deep the standard library can read depends on the interpreter and on how deep its caller
+    # stands, so what one thread could write another could not read.
+    if text.count("[") + text.count("{") <= DEEPEST:
+        return
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > DEEPEST:
+            raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+        inner: List[Any] = []
+        for item in level:
+            inner.extend(item.values() if isinstance(item, dict) else item)
+        level = [item for item in inner if isinstance(item, (dict, list))]
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no number of JSON")
+    return number
+
+
+# The reader of the standard library takes NaN, Infinity and 1e999, which no writer gives back.
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 
 # -- one codec for every class ------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Spec:
+    """What the codec needs of one field; looking it up in attrs each time costs more than the work."""
+
+    name: str
+    reader: Reader
+    always: bool
+    default: Any  # attrs.NOTHING: it is required
+
+
+@functools.lru_cache(maxsize=None)
+def _specs(cls: Any) -> Tuple[_Spec, ...]:
+    fields = [field for field in attrs.fields(cls) if "reader" in field.metadata]
+    return tuple(_Spec(f.name, f.metadata["reader"], f.metadata["always"], f.default) for f in fields)
 
 
 def read_fields(cls: Any, data: Mapping[str, Any]) -> Dict[str, Any]:
     """The constructor's arguments; keys that the class doesn't know go to `extra` and survive."""
     values: Dict[str, Any] = {}
     extra = dict(data)
-    for field in attrs.fields(cls):
-        reader = field.metadata.get("reader")
-        if reader is None:
-            continue
-        if field.name not in data:
-            if field.default is attrs.NOTHING:
-                raise Malformed(f"{field.name} is missing")
+    for spec in _specs(cls):
+        name = spec.name
+        if name not in data:
+            if spec.default is attrs.NOTHING:
+                raise Malformed(f"{name} is missing")
+            if spec.always:
+                values[name] = None
             continue
         try:
-            value = reader(data[field.name])
+            value = values[name] = spec.reader(data[name])
         except Malformed as exc:
-            raise Malformed(f"{field.name} {exc}") from None
-        values[field.name] = value
+            raise Malformed(f"{name} {exc}") from None
         # What `write_fields` would leave out stays in `extra`, so that the JSON reads back equal.
-        if field.default is attrs.NOTHING or value != field.default:
-            del extra[field.name]
+        if spec.always or spec.default is attrs.NOTHING or value != spec.default:
+            del extra[name]
     values["extra"] = extra
     return values
 
 
 def write_fields(value: Any) -> Dict[str, Any]:
     data: Dict[str, Any] = {}
-    for field in attrs.fields(type(value)):
-        if "reader" not in field.metadata:
+    cls: Any = type(value)
+    for spec in _specs(cls):
+        item = getattr(value, spec.name)
+        if item == (None if spec.always else spec.default):
             continue
-        item = getattr(value, field.name)
-        if field.default is not attrs.NOTHING and item == field.default:
-            continue
-        data[field.name] = item.to_dict() if isinstance(item, Message) else item
+        data[spec.name] = item.to_dict() if isinstance(item, Message) else item
     data.update(value.extra)
     return data
 

@@ -99,7 +99,7 @@ def advance(state: LogState, event: Event) -> LogState:
     # From here on nothing raises.
     if body.synthetic:
         state.cut = True
-        state.closing = state.closing or type(body) is not ev.LogGap
+        state.closing = state.closing or type(body) in CLOSERS
     effect = EFFECTS.get(type(body))
     if effect is not None:
         effect(state, body)
@@ -147,6 +147,7 @@ def _check_synthetic(state: LogState, body: Body) -> None:
     _need(state.phase is not IDLE, "L8", "a synthetic event stands only in an open turn")
     if isinstance(body, ev.LogGap):
         _need(not state.closing, "L8", "a gap stands before the first closer")
+    if isinstance(body, (ev.LogGap, ev.Unknown)):
         return
     _need(type(body) in CLOSERS, "L8", "repair never writes this type")
     claim = state.waiting_claim()
@@ -259,7 +260,7 @@ def _tool_result(state: LogState, body: ev.ToolResult) -> None:
     else:
         _need(body.code != "TOOL_NOT_STARTED", "L6", "the body has started")
     if body.synthetic:
-        _need(body.code in REPAIR_CODES, "L8", f"repair never gives the code {body.code}")
+        _need(body.is_error and body.code in REPAIR_CODES, "L8", "repair gives an error, of its own codes")
         _need(state.open_calls()[0] is call, "L8", "an earlier call of the model's order is still open")
     else:
         _need(body.code not in REPAIR_CODES, "L8", f"only repair gives the code {body.code}")

@@ -4,6 +4,7 @@ It judges nothing: `grammar.advance` asks the rules first and only then applies 
 """
 
 import enum
+import itertools
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Type
 
 import attrs
@@ -151,13 +152,11 @@ def _do_taken(state: LogState, body: ev.InboxTaken) -> None:
 
 
 def _do_turn_start(state: LogState, body: ev.TurnStart) -> None:
-    state.turn, state.step = body.turn, 0
+    state.turn = body.turn
 
 
 def _do_step_start(state: LogState, body: ev.StepStart) -> None:
-    state.step, state.attempt = body.step, 1
-    state.entered = state.begun = False
-    _drop_attempt(state)
+    state.step = body.step
 
 
 def _do_user_message(state: LogState, body: ev.UserMessage) -> None:
@@ -222,13 +221,18 @@ def _do_gap(state: LogState, body: ev.LogGap) -> None:
     state.gap = state.phase is Phase.ACTING
 
 
+# What was open is forgotten, so that a balanced state is the same whether it was folded or loaded.
+
+
 def _do_step_end(state: LogState, body: ev.StepEnd) -> None:
-    state.calls, state.gap = {}, False
+    state.calls, state.attempt = {}, 1
+    state.entered = state.begun = state.gap = False
     _drop_attempt(state)
 
 
 def _do_turn_end(state: LogState, body: ev.TurnEnd) -> None:
-    state.ending = body.kind
+    state.ending, state.step = body.kind, 0
+    state.gap = False
     state.claims, state.cut, state.closing = {}, False, False
 
 
@@ -259,7 +263,10 @@ def message_id(state: LogState) -> str:
 
 
 def recovered_message(state: LogState) -> Message:
-    """What the open attempt has shown, as a message: runs of one kind joined, white space left out."""
-    blocks = [{"type": kind, "text": "".join(pieces)} for kind, pieces in state.runs]
-    blocks = [block for block in blocks if ev.is_visible(block["text"])]
+    """What the open attempt has shown, as a message: white space left out, runs of one kind joined."""
+    blocks: List[Dict[str, Any]] = []
+    runs = [(kind, "".join(pieces)) for kind, pieces in state.runs]
+    shown = (run for run in runs if ev.is_visible(run[1]))
+    for kind, group in itertools.groupby(shown, key=lambda run: run[0]):
+        blocks.append({"type": kind, "text": "".join(text for _, text in group)})
     return Message(id=message_id(state), role="assistant", content=blocks)
