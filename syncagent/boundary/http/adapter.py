@@ -29,6 +29,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+from urllib3.util.ssl_ import create_urllib3_context, resolve_cert_reqs
 
 from syncagent.boundary.http import dial, over_socks
 from syncagent.cancel import CancellationToken
@@ -111,7 +112,7 @@ class _Binding(threading.local):
 
 
 if TYPE_CHECKING:
-    _AnyConnection = HTTPConnection
+    _AnyConnection = HTTPSConnection
     _AnyPool = HTTPConnectionPool
 else:
     _AnyConnection = _AnyPool = object
@@ -194,6 +195,38 @@ class _LeasedOverSocks(_Leased):
         )
 
 
+class _LeasedTls(_Leased):
+    """Keeps a cancel from shutting the connection down while `ssl` takes it over.
+
+    `ssl` doesn't begin a handshake on a socket that is down: it hands out one without TLS, or, in older
+    versions, fails and leaves it open. So the lease is given up for that moment, in which nothing
+    blocks, and taken again for the handshake.
+    """
+
+    _own_context: Any = None
+
+    def connect(self) -> None:
+        if self.ssl_context is self._own_context:  # else it's a context that others share
+            self.ssl_context = self._own_context = None if self.lease is None else self._context(self.lease)
+        super().connect()
+
+    def _context(self, lease: Lease) -> Any:
+        context: Any = create_urllib3_context(cert_reqs=resolve_cert_reqs(self.cert_reqs))
+        if not (self.ca_certs or self.ca_cert_dir or self.ca_cert_data):
+            context.load_default_certs()
+        context.wrap_socket = functools.partial(self._wrap, context.wrap_socket, lease)
+        return context
+
+    def _wrap(self, wrap: Any, lease: Lease, sock: Any, **options: Any) -> Any:
+        lease.detach()
+        lease.token.raise_if_cancelled()
+        secure = wrap(sock, do_handshake_on_connect=False, **options)
+        with _closed_on_error(secure):
+            lease.attach(secure)
+            secure.do_handshake()
+        return secure
+
+
 @contextlib.contextmanager
 def _closed_on_error(closable: Any) -> Iterator[None]:
     try:
@@ -234,7 +267,7 @@ class _Connection(_Leased, HTTPConnection):
     pass
 
 
-class _SecureConnection(_Leased, HTTPSConnection):
+class _SecureConnection(_LeasedTls, HTTPSConnection):
     pass
 
 
@@ -250,7 +283,7 @@ def _socks_pools() -> Dict[str, Any]:
     from urllib3.contrib.socks import SOCKSConnection, SOCKSHTTPSConnection
 
     plain = type("_SocksConnection", (_LeasedOverSocks, SOCKSConnection), {})
-    secure = type("_SecureSocksConnection", (_LeasedOverSocks, SOCKSHTTPSConnection), {})
+    secure = type("_SecureSocksConnection", (_LeasedOverSocks, _LeasedTls, SOCKSHTTPSConnection), {})
     return {
         "http": type("_SocksPool", (_LeasedPool, HTTPConnectionPool), {"ConnectionCls": plain}),
         "https": type("_SecureSocksPool", (_LeasedPool, HTTPSConnectionPool), {"ConnectionCls": secure}),
