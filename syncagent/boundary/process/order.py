@@ -1,0 +1,48 @@
+"""What a guard is asked to start, as bytes. It knows no descriptor and no process."""
+
+import json
+import math
+import os
+from typing import Mapping, Optional, Sequence
+
+__all__ = ["encode"]
+
+
+def encode(
+    argv: Sequence[str],
+    cwd: Optional[str],
+    env: Optional[Mapping[str, str]],
+    grace: float,
+    linger: float,
+) -> bytes:
+    """The request that a guard reads. Bytes go as Latin-1, so that no locale can change them."""
+    if isinstance(argv, (str, bytes)) or not argv:
+        raise ValueError(f"argv is a list of texts, the program first, not {argv!r}")
+    for name, seconds in (("grace", grace), ("linger", linger)):
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"{name} is seconds from 0 up, not {seconds!r}")
+    pairs = (os.environ if env is None else env).items()
+    for key, _ in pairs:
+        if "=" in key or not key:
+            raise ValueError(f"{key!r} is no name of an environment variable")
+    order = {
+        "argv": [_plain(text) for text in argv],
+        "cwd": _plain(os.getcwd() if cwd is None else cwd),
+        "env": [[_plain(key), _plain(value)] for key, value in pairs],
+        "grace": grace,
+        "linger": linger,
+    }
+    return json.dumps(order).encode("ascii")
+
+
+def _plain(text: str) -> str:
+    try:
+        data = os.fsencode(text)
+    except UnicodeEncodeError:
+        try:
+            data = text.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            raise ValueError("a lone surrogate can't be passed to a program") from None
+    if b"\0" in data:
+        raise ValueError("a NUL character can't be passed to a program")
+    return data.decode("latin-1")
