@@ -141,6 +141,7 @@ class Agent:
         with driver.guard:
             driver.check_open_locked()
             handle = driver.inbox.put_locked(target, blocks, wake, id)
+        handle.future.add_done_callback(lambda future: driver.future_cancelled(handle))
         if limits is not None:
             limit(handle, limits, timeout, driver.limit_fired)
         try:

@@ -116,6 +116,11 @@ class Driver:
         """A message's own time-out or token fired: it empties no inbox."""
         self.cancel(cause, keep_inbox=True, scope="tree", via="api", only=handle, text=text)
 
+    def future_cancelled(self, handle: Handle) -> None:
+        """Whoever holds the message's future cancelled it: the message is withdrawn if it waits."""
+        if handle.future.cancelled():
+            self.cancel(Cause.USER, keep_inbox=True, scope="tree", via="api", only=handle)
+
     def _store_failed(self, error: StoreError) -> None:
         if isinstance(error, (StoreFull, StoreBusy)):
             return  # the events are kept; the next checkpoint says so to the turn
@@ -160,7 +165,7 @@ class Driver:
                     turn = self._begin_locked()
                 except Exception as exc:  # the store is dead: say so to everybody who waits
                     turn, failed = None, exc
-                    handles = self._handles + self.inbox.abandon_locked()
+                    handles, self._handles = self._handles + self.inbox.abandon_locked(), []
             for handle in handles:
                 handle.settle(None, failed)
             if turn is not None:
@@ -182,13 +187,16 @@ class Driver:
         assert self.guard.held
         if self.closed or not self.inbox.ready_locked():
             return None
+        chosen = self.inbox.choose_locked(new_turn=True)
+        if not chosen.messages:
+            return None
         number = self.session.state.turn + 1
+        self._handles = list(chosen.handles)
         self.session.append(ev.TurnStart(turn=number))
-        claimed = self.inbox.claim_locked(new_turn=True)
-        self._handles = list(claimed.handles)
+        self.inbox.claim_locked(chosen)
         self._token = CancellationToken()
         self._turn = Turn(
-            work=self.work, desk=self, number=number, token=self._token, claimed=claimed.messages
+            work=self.work, desk=self, number=number, token=self._token, claimed=chosen.messages
         )
         return self._turn
 
@@ -214,6 +222,8 @@ class Driver:
 
     def wait_idle(self, timeout: Optional[float]) -> bool:
         """Wait until no thread runs; False if one still does after `timeout` seconds."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("an agent can't be waited for or closed by its own turn")
         end = None if timeout is None else time.monotonic() + timeout
         with self.guard:
             while self._thread is not None:
@@ -230,9 +240,10 @@ class Driver:
 
     def claim_next(self) -> List[Message]:
         with self.guard:
-            claimed = self.inbox.claim_locked(new_turn=False)
-            self._handles.extend(claimed.handles)
-            return claimed.messages
+            chosen = self.inbox.choose_locked(new_turn=False)
+            self._handles.extend(chosen.handles)
+            self.inbox.claim_locked(chosen)
+            return chosen.messages
 
     def steered(self) -> bool:
         with self.guard:

@@ -41,15 +41,15 @@ class Handle:
 
     def drop(self, cause: Cause) -> None:
         """Settle the future of a message that no turn will run. Call it without a lock."""
-        self.cause = cause
-        self.limits.close()
-        if self.future.cancel():
+        self.cause = self.cause or cause
+        if not self.future.cancelled() and self.future.cancel():
             self.future.set_running_or_notify_cancel()
 
     def settle(self, result: Optional[TurnResult], error: Optional[BaseException]) -> None:
         """Settle the future with what came of the message. Call it without a lock."""
-        self.limits.close()
-        if not self.future.running() and not self.future.set_running_or_notify_cancel():
+        if self.future.cancelled() or not (
+            self.future.running() or self.future.set_running_or_notify_cancel()
+        ):
             return
         if error is not None:
             self.future.set_exception(error)
@@ -77,6 +77,7 @@ class Inbox:
         message = Message(id=key, role="user", content=content)
         self._session.append(ev.InboxPut(target=target, message=message, wake=wake))
         handle = Handle(id=key, context=contextvars.copy_context())
+        handle.future.add_done_callback(lambda future: handle.limits.close())
         self._handles[key] = handle
         return handle
 
@@ -112,34 +113,44 @@ class Inbox:
             self.forget_locked([id])
         return True
 
-    def claim_locked(self, *, new_turn: bool) -> "Claimed":
-        """Claim for a step: all of next_step, and for a new turn the first of next_turn.
+    def choose_locked(self, *, new_turn: bool) -> "Claimed":
+        """What a step is to take in: all of next_step, and for a new turn the first of next_turn.
 
-        What its sender has cancelled in the meantime is dropped instead.
+        A message whose sender has cancelled its future is dropped instead. `claim_locked` logs it.
         """
         assert self._guard.held
-        self._drop_cancelled_locked()
         pending = self._session.pending()
-        messages = list(pending["next_step"])
+        chosen = self._wanted_locked(pending["next_step"])
         if new_turn:
-            messages += pending["next_turn"][:1]
+            rest = pending["next_turn"]
+            while rest and not (first := self._wanted_locked(rest[:1])):
+                rest = rest[1:]
+            if rest:
+                chosen = Claimed(chosen.messages + first.messages, chosen.handles + first.handles)
             # A wake lets all that waits run, each message in a turn of its own.
-            self._waking.update(message.id for message in pending["next_turn"][1:])
-        handles = self.take_locked([message.id for message in messages], "claimed")
-        for handle in handles:
-            handle.future.set_running_or_notify_cancel()
-        return Claimed(messages, handles)
+            self._waking.update(message.id for message in rest[1:])
+        return chosen
 
-    def _drop_cancelled_locked(self) -> None:
-        gone = [key for key, handle in self._handles.items() if handle.future.cancelled()]
-        for handle in self.take_locked(gone, "canceled"):
-            handle.future.set_running_or_notify_cancel()
+    def _wanted_locked(self, messages: List[Message]) -> "Claimed":
+        wanted = Claimed([], [])
+        for message in messages:
+            handle = self._handles.get(message.id)
+            # From here on the future can't be cancelled by its holder any more.
+            if handle is not None and not handle.future.set_running_or_notify_cancel():
+                self.take_locked([message.id], "canceled")
+                continue
+            wanted.messages.append(message)
+            if handle is not None:
+                wanted.handles.append(handle)
+        return wanted
+
+    def claim_locked(self, chosen: "Claimed") -> None:
+        """Log that the open turn took them."""
+        self.take_locked([message.id for message in chosen.messages], "claimed")
 
     def ready_locked(self) -> bool:
         """Whether something waits that starts a turn."""
         assert self._guard.held
-        if self._waking:
-            self._drop_cancelled_locked()
         return bool(self._waking)
 
     def steered_locked(self) -> bool:
@@ -173,7 +184,7 @@ class Inbox:
 
 @attrs.frozen
 class Claimed:
-    """What a step takes in, and whoever waits for it."""
+    """What a step takes in, and the handles of those who wait for it."""
 
     messages: List[Message]
     handles: List[Handle]
