@@ -10,24 +10,23 @@ due at once.
 """
 
 import collections
-import contextlib
 import itertools
 import queue
 import threading
 import time
-from typing import Any, Callable, ContextManager, Deque, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple, Union
 
 import attrs
 
-from syncagent.boundary.store.desk import Desk
-from syncagent.boundary.store.faults import Fault, Patience
+from syncagent.boundary.store.faults import Fault
+from syncagent.boundary.store.jobs import Job, wait_for_box
 from syncagent.boundary.store.protocol import Lease, OnFailure
 from syncagent.boundary.store.tables import Progress, Taken
 from syncagent.cancel import CancellationToken
 from syncagent.errors import LeaseLost, StoreFailed
 from syncagent.log import Event
 
-__all__ = ["Backlog", "Entry", "Held", "Job"]
+__all__ = ["Backlog", "Entry", "Held"]
 
 #: How long, in seconds, events are gathered before they are made durable unasked.
 WINDOW = 0.05
@@ -63,18 +62,6 @@ class Entry:
     size: int
     at: float
     state: Optional[Dict[str, Any]] = None
-
-
-@attrs.define(kw_only=True, eq=False)
-class Job:
-    """Work for the writer's thread that somebody waits for."""
-
-    work: Callable[[Desk, Patience], Any]
-    token: Optional[CancellationToken] = None
-    box: "queue.SimpleQueue[None]" = attrs.field(factory=queue.SimpleQueue)  # wakes the one who waits
-    done: bool = False
-    result: Any = None
-    error: Optional[BaseException] = None
 
 
 class Backlog:
@@ -114,7 +101,8 @@ class Backlog:
 
     def durable_seq(self, lease: Lease) -> int:
         with self._lock:
-            return self._find_locked(lease).durable
+            held = self._held.get(_key(lease))
+            return held.durable if held is not None else 0
 
     def _find_locked(self, lease: Lease) -> Held:
         """The session of a lease. Raises `LeaseLost`, or whatever else took it from us."""
@@ -190,7 +178,7 @@ class Backlog:
             self._changed.notify()
         try:
             if not self._is_written(ticket, lease):
-                _wait(box, token, lambda: self._is_written(ticket, lease), wake_ends=True)
+                wait_for_box(box, token, lambda: self._is_written(ticket, lease), wake_ends=True)
         finally:
             with self._lock:
                 self._waiters.remove((ticket, box))
@@ -219,6 +207,11 @@ class Backlog:
         if self._closing:
             raise StoreFailed(f"{self._path}: the store is closed", path=self._path)
 
+    def raise_if_over(self) -> None:
+        """Raise what makes the store useless for good: its failure, or its end."""
+        with self._lock:
+            self._raise_if_over_locked()
+
     def retry(self) -> None:
         with self._lock:
             self._paused = None
@@ -234,11 +227,11 @@ class Backlog:
         itself, and what it has done stands.
         """
         with self._lock:
-            self._raise_if_over_locked()
+            self._raise_if_over_locked()  # from here on the writer's end waits for the job
             self._jobs.append(job)
             self._changed.notify()
         try:
-            _wait(job.box, job.token, lambda: self._is_settled(job), wake_ends=False)
+            wait_for_box(job.box, job.token, lambda: self._is_settled(job), wake_ends=False)
         except BaseException:
             with self._lock:
                 if job in self._jobs:
@@ -257,9 +250,9 @@ class Backlog:
     # -- the writer's side -------------------------------------------------------------------------
 
     def next_work(self) -> Union[Job, List[Entry], None]:
-        """Wait for a job, or for events that are due; None when the store closes."""
+        """Wait for a job, or for events that are due; None when the store closes or has failed."""
         with self._lock:
-            while True:
+            while self._dead is None:
                 if self._jobs:
                     return self._jobs.popleft()
                 wait: Optional[float] = None
@@ -270,6 +263,7 @@ class Backlog:
                 elif self._closing:
                     return None
                 self._changed.wait(wait)
+            return None
 
     def _due_in_locked(self) -> float:
         head = self._queue[0]
@@ -382,26 +376,3 @@ class Backlog:
 def _key(lease: Lease) -> Tuple[int, int]:
     return (lease.sid, lease.epoch)
 
-
-def _wait(
-    box: "queue.SimpleQueue[None]",
-    token: Optional[CancellationToken],
-    is_over: Callable[[], bool],
-    *,
-    wake_ends: bool,
-) -> None:
-    """Wait until `is_over`, which is asked each time the box is filled.
-
-    A box, and no condition: it can be filled by a signal's handler, in the thread that waits on it.
-    `wake_ends` says whether the token ends the wait.
-    """
-    registration: ContextManager[object] = contextlib.nullcontext()
-    if token is not None:
-        registration = token.on_cancel(lambda: box.put(None))
-    with registration:
-        while True:
-            box.get()
-            if is_over():
-                return
-            if wake_ends and token is not None:
-                token.raise_if_cancelled()

@@ -46,6 +46,7 @@ class Desk:
             with guard.busy():
                 conn = schema.open_writer(places, journal=journal, patience=patience)
                 undo.callback(conn.close)
+                # See `close` for what it is there for.
                 anchor = schema.open_reader(places) if journal == "wal" else None
                 if anchor is not None:
                     undo.callback(anchor.close)

@@ -29,6 +29,8 @@ __all__ = ["Fault", "Kind", "Patience", "fault_of", "kind_of", "looks_full", "ma
 
 T = TypeVar("T")
 
+FAILED = "a write failed; reopen the store, and the next open of a session repairs it"
+
 
 class Kind(enum.Enum):
     """What kind of failure it was."""
@@ -101,8 +103,11 @@ class Fault:
         return error
 
 
-def fault_of(exc: BaseException, *, path: str) -> Fault:
-    """The fault that an exception stands for; a `StoreError` stands for itself."""
+def fault_of(exc: BaseException, *, path: str, doing: str = FAILED) -> Fault:
+    """The fault that an exception stands for; a `StoreError` stands for itself.
+
+    `doing` is the message's text where nothing better is known.
+    """
     if isinstance(exc, StoreError):
         own, cls = exc, type(exc)
         if cls.__init__ is StoreError.__init__:
@@ -118,7 +123,7 @@ def fault_of(exc: BaseException, *, path: str) -> Fault:
         Kind.CORRUPT: ("the file is damaged", StoreCorrupt),
         Kind.NO_DATABASE: ("the file is no database", NotAStore),
         Kind.CANT_OPEN: ("the file can't be opened", StoreFailed),
-    }.get(kind_of(exc), ("a write failed; reopen the store, which repairs what was open", StoreFailed))
+    }.get(kind_of(exc), (doing, StoreFailed))
     return make_fault(cls, f"{path}: {text} ({exc})", path=path, cause=exc)
 
 

@@ -32,7 +32,8 @@ OnFailure = Callable[[StoreError], object]
 #: Called as `points(name, **info)` at the places of `POINTS`: a test stops or fails a store there.
 Points = Callable[..., object]
 
-#: name -> where it is. What a point raises is handled as if the store had raised it there.
+#: name -> where it is. What a point raises is handled as if the store had raised it there; after a
+#: commit that fails the store for good.
 POINTS: Mapping[str, str] = {
     "store.append": "in append(), once for each event, with `type`; nothing of the call is queued yet",
     "store.flush": "in flush(), before it waits",

@@ -130,20 +130,16 @@ class Reader:
         try:
             return patiently(guarded, Patience(self._busy_timeout, path=self._places.path))
         except sqlite3.Error as exc:
-            raise fault_of(exc, path=self._places.path).error() from exc
+            raise fault_of(exc, path=self._places.path, doing="it can't be read").error() from exc
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[Optional[sqlite3.Connection]]:
         """A connection for one question; None if there is no database yet."""
-        self._guard.check()
-        if self._places.is_missing():
-            yield None
-            return
-        conn = self._attempt(lambda: schema.open_reader(self._places))
+        conn: Optional[sqlite3.Connection] = self._attempt(lambda: schema.open_reader(self._places))
         try:
             yield conn
         finally:
-            if not self._guard.forked:
+            if conn is not None and not self._guard.forked:
                 conn.close()
 
 

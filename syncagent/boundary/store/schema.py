@@ -46,9 +46,10 @@ def open_writer(places: Places, *, journal: str, patience: Patience) -> sqlite3.
     Raises `NotAStore`, `StoreTooNew`, `StoreReadOnly`, `WALUnavailable`, `StoreBusy`, `StoreCorrupt`,
     `StoreFull`, `StoreFailed`, and `Cancelled`.
     """
-    if not places.is_missing():
-        # By a reader first: merely opening another application's database to write could change it.
-        patiently(lambda: open_reader(places).close(), patience)
+    # By a reader first: merely opening another application's database to write could change it.
+    probe = patiently(lambda: open_reader(places), patience)
+    if probe is not None:
+        probe.close()
     check_writable(places)
     make_database_file(places.path)
     conn = _connect(places.path, "mode=rw")
@@ -61,29 +62,41 @@ def open_writer(places: Places, *, journal: str, patience: Patience) -> sqlite3.
         raise
 
 
-def open_reader(places: Places) -> sqlite3.Connection:
-    """A connection that can't write, of a database that is there and that this version can read.
+def open_reader(places: Places) -> Optional[sqlite3.Connection]:
+    """A connection that can't write; None if there is no database, or an empty one.
 
     Raises `NotAStore`, `StoreTooNew` and SQLite's own errors.
     """
-    conn = _connect(places.path, "mode=ro")
+    if places.is_missing():
+        return None
     try:
-        version = _check_ours(conn, places.path)
+        return _open_to_read(places.path, "mode=ro")
     except sqlite3.OperationalError as exc:
-        conn.close()
-        # In a folder that can't be written, the files of a log that isn't there can't be made either.
-        # Without a log nobody has the file open, so it can be read as it is.
-        if kind_of(exc) not in (Kind.CANT_OPEN, Kind.READ_ONLY) or os.path.exists(places.wal):
+        if kind_of(exc) not in (Kind.CANT_OPEN, Kind.READ_ONLY):
             raise
-        conn = _connect(places.path, "mode=ro&immutable=1")
-        version = _check_ours(conn, places.path)
+        if os.path.exists(places.path + "-journal"):
+            # A commit without a write-ahead log was cut short: who opens the file next undoes it.
+            return _open_to_read(places.path, "mode=rw")
+        if os.path.exists(places.wal):
+            raise
+        # In a folder that can't be written the files of a log can't be made. While there is none,
+        # nobody has the database open to write, so it can be read as it stands.
+        return _open_to_read(places.path, "mode=ro&immutable=1")
+
+
+def _open_to_read(path: str, options: str) -> Optional[sqlite3.Connection]:
+    conn = _connect(path, options)
+    try:
+        conn.execute("PRAGMA query_only = ON")
+        version = _check_ours(conn, path)
+        if version > VERSION and int(_word(conn, "min_reader") or version) > VERSION:
+            raise _too_new(conn, path, version)
     except BaseException:
         conn.close()
         raise
-    if version > VERSION and int(_word(conn, "min_reader") or version) > VERSION:
-        error = _too_new(conn, places.path, version)
+    if version == 0:
         conn.close()
-        raise error
+        return None
     return conn
 
 
@@ -282,7 +295,6 @@ def set_pragmas(conn: Any, path: str, journal: str, patience: Patience) -> None:
         raise StoreFailed(f"{path}: synchronous is {found}, not {name}", path=path)
     # Several processes that checkpoint at once can lose the log in SQLite before 3.51.3.
     conn.execute("PRAGMA wal_autocheckpoint = 0")
-    conn.execute("PRAGMA foreign_keys = OFF")
 
 
 def set_journal(conn: Any, path: str, journal: str, patience: Patience) -> None:

@@ -11,11 +11,21 @@ import sqlite3
 import threading
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
 
-from syncagent.boundary.store.backlog import Backlog, Entry, Held, Job
+from syncagent.boundary.store.backlog import Backlog, Entry, Held
 from syncagent.boundary.store.desk import Desk
-from syncagent.boundary.store.faults import Fault, Kind, Patience, fault_of, kind_of, looks_full, make_fault
+from syncagent.boundary.store.faults import (
+    FAILED,
+    Fault,
+    Kind,
+    Patience,
+    fault_of,
+    kind_of,
+    looks_full,
+    make_fault,
+)
 from syncagent.boundary.store.files import Places, Watch
 from syncagent.boundary.store.forks import ForkGuard
+from syncagent.boundary.store.jobs import Job
 from syncagent.boundary.store.protocol import Lease, OnFailure, Opened, Points
 from syncagent.boundary.store.tables import (
     Progress,
@@ -123,14 +133,15 @@ class Writer:
                 self._submit(work, None)
 
     def check_files(self) -> None:
-        """Raise `StoreReplaced` if the files are others than those that were opened."""
+        """Raise `StoreReplaced`, and fail for good, if the files are not those that were opened."""
         if self._watch is None:
             return
         try:
             self._watch.check()
-        except StoreReplaced as exc:
-            # The writer finds out by itself at its next write; until then nothing else is lost.
-            raise exc
+        except StoreReplaced:
+            # The writer's thread fails the store, as it does for all other reasons.
+            self._submit(lambda desk, patience: desk.watch.check(), None)
+            raise
 
     def close(self) -> None:
         self.backlog.close()
@@ -149,6 +160,7 @@ class Writer:
         if token is not None:
             token.raise_if_cancelled()
         with self._starting:
+            self.backlog.raise_if_over()
             if self._thread is None:
                 # A daemon, so that a program that forgot `close` can end; what it flushed is on disk.
                 self._thread = threading.Thread(target=self._run, name="syncagent-store", daemon=True)
@@ -185,7 +197,7 @@ class Writer:
         try:
             desk = Desk.open(self._places, guard=self._guard, journal=self._journal, patience=patience)
         except (Exception, Cancelled) as exc:
-            self.backlog.finish(job, error=self._as_error(exc))
+            self.backlog.finish(job, error=self._as_error(exc, doing="it can't be opened"))
             return None
         self._watch = desk.watch
         return desk
@@ -269,7 +281,10 @@ class Writer:
 
         desk.transaction(work, Patience(self._busy_timeout, path=self._places.path))
         self._unreleased.clear()
-        self._points("store.commit.after", events=sum(len(sessions[held]) for held in written))
+        try:
+            self._points("store.commit.after", events=sum(len(sessions[held]) for held in written))
+        except Exception as exc:
+            self._die(fault_of(exc, path=self._places.path))  # never written again: it is on disk
         return written, lost
 
     def _failed(self, desk: Desk, sessions: Dict[Held, List[Entry]], exc: Exception) -> None:
@@ -302,12 +317,12 @@ class Writer:
         text = f"{path}: a quota is full; the events are kept in order: make room and retry ({exc})"
         return make_fault(StoreFull, text, path=path, cause=exc)
 
-    def _as_error(self, exc: BaseException, *, full: bool = False) -> BaseException:
+    def _as_error(self, exc: BaseException, *, full: bool = False, doing: str = FAILED) -> BaseException:
         """What the one who waits for a job gets."""
         if full:
             return self._full_fault(exc).error()
         if isinstance(exc, (sqlite3.Error, OSError)):
-            return fault_of(exc, path=self._places.path).error()
+            return fault_of(exc, path=self._places.path, doing=doing).error()
         return exc
 
     def _lease_lost(self, held: Held) -> Fault:
