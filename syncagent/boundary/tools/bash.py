@@ -1,0 +1,183 @@
+"""The `bash` tool: one command line in a shell of its own, with bounded output and no leftovers.
+
+It knows processes and nothing of sessions.
+"""
+
+import math
+import shutil
+import signal as signals
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from syncagent.boundary.process import ProcessError, ProcessResult, shared
+from syncagent.boundary.tools.arguments import bad_arguments
+from syncagent.boundary.tools.base import CallContext, Tool, ToolOutput
+from syncagent.boundary.tools.schema import Signature
+from syncagent.boundary.tools.text import NOTHING
+from syncagent.cancel import CancellationToken, Cause
+
+__all__ = ["EMIT_LIMIT", "bash", "bash_tool"]
+
+#: How many bytes of UTF-8 one call shows while it runs, the closing note with them.
+EMIT_LIMIT = 64 * 1024
+EMIT_NOTE = "\n[... more output; it is no longer shown while the command runs ...]\n"
+
+DESCRIPTION = (
+    "Run a command line in bash and return what it writes, standard output and error together. It has"
+    " no terminal and no input. Each call is a new shell; what a command leaves running in the"
+    " background is stopped when the command ends. Long output is cut in the middle."
+)
+
+
+def bash_tool(
+    *,
+    name: str = "bash",
+    timeout: float = 120.0,
+    grace: float = 0.5,
+    cwd: Optional[str] = None,
+    env: Optional[Mapping[str, str]] = None,
+) -> Tool:
+    """A `bash` tool of your own settings.
+
+    `timeout` (seconds) is what a call gets that names none. A command that is stopped gets TERM and,
+    `grace` seconds later, KILL. `cwd` and `env` default to those of this process at each call.
+    """
+    if not 0 < timeout < math.inf:
+        raise ValueError(f"timeout is seconds above 0, not {timeout!r}")
+
+    def model_view(command: str, timeout: float = timeout) -> None:
+        """What the model may say.
+
+        Args:
+            command: The command line.
+            timeout: Seconds after which the command is stopped.
+        """
+
+    signature = Signature.of(model_view, name=name)
+
+    def structure(values: Dict[str, Any]) -> Dict[str, Any]:
+        done = signature.structure(values)
+        if not done.get("timeout", 1.0) > 0:
+            raise bad_arguments(name, "argument 'timeout' must be above 0")
+        if "\0" in done["command"]:
+            raise bad_arguments(name, "argument 'command' has a NUL character, which no program can get")
+        return done
+
+    def body(values: Dict[str, Any], context: CallContext) -> ToolOutput:
+        given = {"timeout": timeout, "grace": grace, **values}
+        return _run(context, cwd=cwd, env=env, **given)
+
+    def function(
+        command: str,
+        timeout: float = timeout,
+        grace: float = grace,
+        token: Optional[CancellationToken] = None,
+    ) -> ToolOutput:
+        with shared() as processes, CancellationToken() if token is None else token.child() as own:
+            context = CallContext(token=own, emit=lambda text: None, processes=processes)
+            return _run(context, command=command, timeout=timeout, grace=grace, cwd=cwd, env=env)
+
+    return Tool(
+        name=name,
+        description=DESCRIPTION,
+        parameters=signature.parameters,
+        body=body,
+        effect="write",
+        structure=structure,
+        function=function,
+    )
+
+
+def _run(
+    context: CallContext,
+    *,
+    command: str,
+    timeout: float,
+    grace: float,
+    cwd: Optional[str],
+    env: Optional[Mapping[str, str]],
+) -> ToolOutput:
+    try:
+        result = context.processes.run(
+            [_shell(), "-c", command],
+            token=context.token,
+            cwd=cwd,
+            env=env,
+            timeout=timeout,
+            grace=grace,
+            on_output=_bounded(context.emit),
+        )
+    except (ProcessError, ValueError, OSError) as exc:
+        lost = getattr(exc, "output", "")
+        return ToolOutput.from_text(_join(lost, [str(exc)]), error="TOOL_FAILED", message=str(exc))
+    return _output(result, context.token, timeout)
+
+
+def _shell() -> str:
+    """The shell's path; "bash" where there is none, which then fails with a message that says so."""
+    return shutil.which("bash") or shutil.which("sh") or "bash"
+
+
+def _output(result: ProcessResult, token: CancellationToken, timeout: float) -> ToolOutput:
+    """A result as the model reads it: the output, then what is to be said of the end, in brackets."""
+    notes: List[str] = []
+    error = None
+    if result.timed_out:
+        error, note = "TIMEOUT", f"timed out after {timeout:g} seconds and was stopped"
+    elif result.cancelled and token.cause == Cause.TIMEOUT:
+        error, note = "TIMEOUT", "timed out and was stopped"
+    elif result.cancelled:
+        error, note = "ABORTED", "cancelled and stopped"
+    elif result.signal is not None:
+        error, note = "TOOL_FAILED", f"killed by {_signal_name(result.signal)}"
+    else:
+        note = f"exit code {result.exit_code}"
+        error = "TOOL_FAILED" if result.exit_code else None
+    if error is not None:
+        notes.append(note)
+    if result.stopped:
+        notes.append(
+            f"{_processes(result.stopped)} {'was' if result.stopped == 1 else 'were'} stopped;"
+            " background output not collected"
+        )
+    if result.left:
+        notes.append(f"{_processes(result.left)} of another user could not be stopped")
+    return ToolOutput.from_text(_join(result.output, notes), error=error, message=note if error else "")
+
+
+def _processes(count: int) -> str:
+    return f"{count} background process{'' if count == 1 else 'es'}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {number} ({signals.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
+
+
+def _join(output: str, notes: List[str]) -> str:
+    text = output
+    for note in notes:
+        text += ("\n" if text and not text.endswith("\n") else "") + f"[{note}]\n"
+    return text.rstrip("\n") if notes else text or NOTHING
+
+
+def _bounded(emit: Callable[[str], None]) -> Callable[[str], bool]:
+    """`emit` until EMIT_LIMIT bytes of one call have been shown; then a note, once, and no more."""
+    left = EMIT_LIMIT - len(EMIT_NOTE)
+
+    def show(text: str) -> bool:
+        nonlocal left
+        data = text.encode("utf-8")
+        if len(data) <= left:
+            left -= len(data)
+            emit(text)
+            return True
+        # Cut at a character; the decoder drops the half of one.
+        emit(data[:left].decode("utf-8", "ignore") + EMIT_NOTE)
+        return False
+
+    return show
+
+
+bash = bash_tool()
