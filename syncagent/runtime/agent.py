@@ -3,6 +3,7 @@
 It turns calls into work for its `Driver` and knows nothing of how a turn goes.
 """
 
+import contextlib
 from concurrent.futures import CancelledError, Future
 from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Sequence, Union
 
@@ -59,8 +60,9 @@ class Agent:
             raise ValueError("max_steps and max_parallel are at least 1")
         by_name = _by_name(tools)
         self._session = store.open_or_create(session, steal=steal)
-        self._processes = process.acquire()
-        self._released = False
+        self._held = contextlib.ExitStack()
+        self._held.callback(self._session.close)
+        self._processes = self._held.enter_context(process.shared())
         self._driver = Driver(
             Work(
                 session=self._session,
@@ -235,12 +237,8 @@ class Agent:
         if not self._driver.wait_idle(timeout):
             return False
         with self._driver.guard:
-            first, self._released = not self._released, True
-        if first:
-            try:
-                self._session.close()
-            finally:
-                process.release(self._processes)
+            held, self._held = self._held, contextlib.ExitStack()
+        held.close()
         return True
 
     def __enter__(self) -> "Agent":
