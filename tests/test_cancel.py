@@ -54,6 +54,28 @@ def readable(descriptor):
     return select.select([descriptor], [], [], 0)[0] != []
 
 
+class PlayedLock:
+    """A token's lock that plays a race: `before` runs once just before it is next taken, `after` once
+    just after it is next released.
+    """
+
+    def __init__(self, lock, *, before=None, after=None):
+        self._lock, self._before, self._after = lock, before, after
+        self.locked = lock.locked
+
+    def __enter__(self):
+        before, self._before = self._before, None
+        if before is not None:
+            before()
+        self._lock.acquire()
+
+    def __exit__(self, *_):
+        self._lock.release()
+        after, self._after = self._after, None
+        if after is not None:
+            after()
+
+
 # -- the switch --------------------------------------------------------------------------------
 
 
@@ -198,6 +220,13 @@ def test_wait_never_misses_a_cancel_that_comes_while_it_begins():
         assert join() is True
 
 
+@concurrent
+def test_wait_sees_a_cancel_that_comes_just_before_it_registers():
+    token = CancellationToken()
+    token._lock = PlayedLock(token._lock, before=token.cancel)
+    assert in_thread(token.wait)() is True
+
+
 # -- being woken -------------------------------------------------------------------------------
 
 
@@ -236,6 +265,32 @@ def test_a_wake_up_that_is_registered_after_the_cancel_runs_at_once():
     with token.on_cancel(lambda: ran.append(threading.current_thread())):
         assert ran == [threading.current_thread()]
     assert len(ran) == 1
+
+
+def test_a_cancel_that_comes_just_before_the_registration_runs_the_wake_up():
+    token = CancellationToken()
+    ran = []
+    token._lock = PlayedLock(token._lock, before=token.cancel)
+    with token.on_cancel(lambda: ran.append(1)):
+        assert ran == [1]
+    assert ran == [1]
+
+
+def test_a_cancel_that_comes_just_after_the_registration_runs_the_wake_up():
+    token = CancellationToken()
+    ran = []
+    token._lock = PlayedLock(token._lock, after=token.cancel)
+    with token.on_cancel(lambda: ran.append(1)):
+        assert ran == [1]
+    assert ran == [1]
+
+
+def test_a_cancel_that_comes_just_before_the_block_is_left_runs_the_wake_up():
+    token = CancellationToken()
+    ran = []
+    with token.on_cancel(lambda: ran.append(1)):
+        token._lock = PlayedLock(token._lock, before=token.cancel)
+    assert ran == [1]
 
 
 def test_the_same_function_registered_twice_runs_twice():
@@ -522,6 +577,13 @@ def test_a_child_of_a_cancelled_token_is_born_cancelled(inherit, shown):
     assert not token._children
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_child_made_just_around_the_cancel_is_cancelled(moment):
+    token = CancellationToken()
+    token._lock = PlayedLock(token._lock, **{moment: token.cancel})
+    assert token.child().cancelled
+
+
 def test_a_child_of_a_cancelled_and_closed_token_is_born_cancelled_too():
     token = CancellationToken()
     token.cancel()
@@ -608,6 +670,13 @@ def test_closing_cancels_nothing_and_may_be_repeated():
         assert not child.cancelled
     token.close()
     assert not token.cancelled
+
+
+def test_a_closed_token_keeps_no_wake_up():
+    token = CancellationToken()
+    with token.on_cancel(lambda: None):
+        token.close()
+        assert not token._wakeups
 
 
 def test_a_closed_child_has_left_its_parent():
@@ -733,9 +802,10 @@ def test_an_event_cancels_a_linked_token_with_user():
         assert token.cause is Cause.USER
 
 
-def test_a_token_linked_to_a_set_event_is_cancelled_at_once():
+def test_a_token_linked_to_a_set_event_is_cancelled_at_once(monkeypatch):
     event = threading.Event()
     event.set()
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: pytest.fail("no thread is needed"))
     with CancellationToken.linked(event) as token:
         assert token.cause is Cause.USER
 
@@ -778,6 +848,21 @@ def test_the_thread_that_watches_an_event_ends_when_the_token_is_cancelled_other
     eventually(lambda: not link_threads())
     assert not event._cond._waiters
     assert token.cause is Cause.TIMEOUT
+    token.close()
+
+
+@concurrent
+def test_a_cancel_while_the_watch_of_an_event_begins_ends_its_thread():
+    class Played(CancellationToken):
+        def __init__(self):
+            super().__init__()
+            self._lock = PlayedLock(self._lock, after=self.cancel)
+
+    event = threading.Event()
+    token = Played.linked(event)
+    assert token.cancelled
+    eventually(lambda: not link_threads())
+    assert not event._cond._waiters
     token.close()
 
 
