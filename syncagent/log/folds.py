@@ -134,7 +134,7 @@ def consumed_work(events: Iterable[Event]) -> ConsumedWork:
 
 
 def dropped(events: Iterable[Event]) -> List[Message]:
-    """The messages that were accepted, taken out of the inbox and never entered, in that order.
+    """The messages whose last put was taken and that never entered, in the order taken.
 
     Left out: what is pending, replaced, or claimed by the turn that is open.
     """
@@ -146,6 +146,7 @@ def dropped_puts(events: Iterable[Event]) -> Dict[str, ev.InboxPut]:
     waiting: Dict[str, ev.InboxPut] = {}
     lost: Dict[str, ev.InboxPut] = {}
     claims: Set[str] = set()
+    entered: Set[str] = set()
     for event in events:
         body = event.body
         if isinstance(body, ev.InboxPut):
@@ -160,11 +161,10 @@ def dropped_puts(events: Iterable[Event]) -> Dict[str, ev.InboxPut]:
                     if body.outcome == "claimed":
                         claims.add(key)
         elif isinstance(body, ev.UserMessage):
-            lost.pop(body.message.id, None)
-            claims.discard(body.message.id)
+            entered.add(body.message.id)
         elif isinstance(body, ev.TurnEnd):
             claims.clear()
-    return {key: put for key, put in lost.items() if key not in claims}
+    return {key: put for key, put in lost.items() if key not in claims and key not in entered}
 
 
 def pending_inbox(events: Iterable[Event]) -> Dict[str, List[Message]]:
