@@ -1,0 +1,226 @@
+"""What tests of the store run in processes of their own, to be killed or to compete.
+
+`start("append", path, ...)` starts one; each prints lines and reads a line where it waits.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+
+from logs import Log, random_log
+from syncagent.boundary.store import schema
+from syncagent.boundary.store.faults import Patience
+from syncagent.boundary.store.files import Gate
+from syncagent.boundary.store.sqlite import SQLiteStore
+from syncagent.errors import SessionExists, SessionLive, StoreError
+from syncagent.log import Event, LogState, advance
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def start(name, *args, **options):
+    """Start a child; close its standard input to let it end, or kill it."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), HERE])}
+    return subprocess.Popen(
+        [sys.executable, "-c", "import store_child; store_child.main()", name, *map(str, args)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        **options,
+    )
+
+
+def finish(child):
+    """Let a child end; return its exit code."""
+    with child:
+        if child.stdin and not child.stdin.closed:
+            child.stdin.close()
+        return child.wait(60)
+
+
+def kill(child):
+    child.send_signal(signal.SIGKILL)
+    with child:
+        child.wait(60)
+
+
+def ignore(error):
+    """An on_failure for those who look at what flush raises."""
+
+
+def shifted(events, seq, turn, time):
+    """The events as they would follow on others: seq, turn numbers, message ids and times moved on."""
+    moved = []
+    for event in events:
+        data = json.loads(json.dumps(event.data).replace('"m-', f'"m-{seq}-'))
+        if "turn" in data:
+            data["turn"] += turn
+        item = {"seq": event.seq + seq, "time": max(event.time, time), "type": event.type, "data": data}
+        moved.append(Event.from_dict(item))
+    return moved
+
+
+def put_all(store, opened, events, *, flush=True):
+    """Append events one by one, as a runtime does, with the state's dump where it is idle."""
+    for event in events:
+        advance(opened.state, event)
+        dump = opened.state.dump() if opened.state.phase == "idle" else None
+        store.append(opened.lease, [event], state=dump)
+    if flush:
+        store.flush(opened.lease)
+
+
+def main():
+    # A child never outlives the test, whatever becomes of its parent.
+    getattr(sys.modules[__name__], "run_" + sys.argv[1])(*sys.argv[2:])
+
+
+def say(*words):
+    print(*words, flush=True)
+
+
+def open_or_create(store, session):
+    try:
+        return store.create(session, on_failure=ignore)
+    except SessionExists:
+        return store.open(session, on_failure=ignore)
+
+
+def run_append(path, session, seed, rounds="1000000"):
+    """Append random turns for ever; say each seq that a flush has acknowledged."""
+    rng = random.Random(int(seed))
+    store = SQLiteStore(path)
+    opened = open_or_create(store, session)
+    say("opened", opened.state.seq)
+    for _ in range(int(rounds)):
+        state = opened.state
+        turn = state.turn
+        for event in shifted(random_log(rng, turns=1, kills=0), state.seq, turn, state.time):
+            put_all(store, opened, [event], flush=rng.random() < 0.3)
+            if store.durable_seq(opened.lease) >= event.seq:
+                say("durable", event.seq)
+    store.flush(opened.lease)
+    store.close()
+    say("done", opened.state.seq)
+
+
+def run_hold(path, session):
+    """Open or create a session, say so, leave a turn open, and hold it until the input ends."""
+    with SQLiteStore(path) as store:
+        opened = open_or_create(store, session)
+        put_all(store, opened, Log().asking().chunk("Hel").events)
+        say("held", os.getpid())
+        sys.stdin.read()
+
+
+def run_race(path, session):
+    """For each line of the input, open the session; say who won; on the next line give it back."""
+    with SQLiteStore(path) as store:
+        say("ready")
+        for _ in sys.stdin:
+            try:
+                opened = store.open(session, on_failure=ignore)
+            except SessionLive as exc:
+                say("live", exc.pid, exc.host)
+                opened = None
+            else:
+                say("won", len(opened.closers))
+            sys.stdin.readline()
+            if opened is not None:
+                store.release(opened.lease)
+            say("let go")
+
+
+def run_interleave(path, session, count):
+    """Append `count` events to a session of its own, each one flushed; say how many errors came."""
+    errors = 0
+    with SQLiteStore(path) as store:
+        opened = store.create(session, on_failure=ignore)
+        log = Log()
+        for index in range(int(count)):
+            log.put(f"m-{index}")
+            try:
+                put_all(store, opened, [Event.from_dict(log.dicts[-1])])
+            except StoreError as exc:
+                errors += 1
+                say("error", exc)
+    say("errors", errors)
+
+
+def run_read(path):
+    """Read all sessions until the input ends; say how many errors came."""
+    import select
+
+    errors = reads = 0
+    store = SQLiteStore(path)
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        for info in store.sessions():
+            try:
+                state = LogState()
+                for event in store.read(info.id):
+                    advance(state, event)
+                reads += 1
+            except Exception as exc:
+                errors += 1
+                say("error", repr(exc))
+    say("errors", errors, reads)
+
+
+def run_repair(path, session, kill_at, journal="wal"):
+    """Open a session, dying before the `kill_at`-th SQL statement; say how many there were."""
+    count = 0
+    connect = schema._connect
+
+    def trace(sql):
+        nonlocal count
+        count += 1
+        if count == int(kill_at):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def traced(*args):
+        conn = connect(*args)
+        conn.set_trace_callback(trace)
+        return conn
+
+    schema._connect = traced
+    with SQLiteStore(path, journal=journal) as store:
+        opened = store.open(session, on_failure=ignore)
+        say("opened", count, len(opened.closers))
+
+
+def run_as_nobody(path, session):
+    """As a user who may write nothing: read everything, then try to write."""
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+    store = SQLiteStore(path)
+    say("read", len(list(store.read(session))), len(store.inspect(session).events), len(store.sessions()))
+    for what in (lambda: store.open(session, on_failure=ignore), lambda: store.create("x", on_failure=ignore)):
+        try:
+            what()
+        except StoreError as exc:
+            say(type(exc).__name__, exc)
+    store.close()
+
+
+def run_gate(path):
+    """Enter a gate and stay inside until the input ends."""
+    gate = Gate(path)
+    gate.enter(Patience(60, path=path))
+    say("inside")
+    sys.stdin.read()
+
+
+def run_fork(path, session):
+    """Hold a session and fork a child that goes on when this process is killed."""
+    store = SQLiteStore(path)
+    store.create(session, on_failure=ignore)
+    pid = os.fork()
+    if pid == 0:
+        signal.pause()
+    say("forked", pid)
+    sys.stdin.read()
