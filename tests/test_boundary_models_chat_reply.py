@@ -68,9 +68,8 @@ def test_empty_choices_first_and_last_are_skipped_and_usage_is_taken():
         "prompt_tokens_details": {"cached_tokens": 5},
         "completion_tokens_details": {"reasoning_tokens": 2},
     }
-    assembly = assembled(
-        {"choices": [], "prompt_filter_results": [{}]}, delta(content="a"), STOP, {"choices": [], "usage": usage}
-    )
+    first, last = {"choices": [], "prompt_filter_results": [{}]}, {"choices": [], "usage": usage}
+    assembly = assembled(first, delta(content="a"), STOP, last)
     assert assembly.text == "a"
     assert assembly.usage == {
         "input_tokens": 9,
@@ -158,7 +157,8 @@ def test_the_form_that_came_before_tool_calls():
 
 
 def test_a_character_that_is_cut_in_two_is_joined_and_half_a_one_replaced():
-    chunks, reply = fed(delta(content="a\ud83d"), delta(content="\ude00b"), delta(content="\ude00\ud83dc\ud83d"))
+    pieces = ["a\ud83d", "\ude00b", "\ude00\ud83dc\ud83d"]
+    chunks, reply = fed(*[delta(content=piece) for piece in pieces])
     assert [chunk.text for chunk in chunks] == ["a", "\U0001f600b", "\ufffd\ufffdc"]
     list(reply.feed(STOP))
     assert [chunk.text for chunk in reply.end()] == ["\ufffd", ""]

@@ -271,7 +271,7 @@ class _Answer:
 
     def give(self) -> bool:
         request = self._request
-        if request.method != "POST" or request.path.rpartition("/v1/")[2] != "chat/completions":
+        if request.method != "POST" or request.path.partition("?")[0] != "/v1/chat/completions":
             return self._error(404, f"there is no {request.method} {request.path} here")
         if request.refused is not None:
             return self._error(400, request.refused)

@@ -178,15 +178,14 @@ class ChatModel:
         return self._object(event.data, response, failed=event.event == "error")
 
     def _object(self, text: Union[str, bytes], response: Response, failed: bool = False) -> Dict[str, Any]:
-        try:
+        value: Any = None
+        # Nothing is raised while a JSON error is handled: that one would stay with it, text and all.
+        with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(text)
-        except (ValueError, RecursionError):
-            # Not `from exc`: its `doc` is the text.
-            raise ModelError("the answer is no JSON", code="bad_response", retryable=True) from None
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
         if not isinstance(value, dict):
-            raise ModelError("the answer is no JSON object", code="bad_response", retryable=True)
+            raise ModelError("the answer is no JSON, or no object", code="bad_response", retryable=True)
         error = value.get("error") or (value if failed or value.get("object") == "error" else None)
         if error:
             raise error_of_object(error, headers=response.headers, redact=self._redact)
