@@ -4,7 +4,7 @@ It knows the shape of each event, not where one may stand: that is `grammar`'s. 
 thread, no file. A *body* is what happened; an `Event` is a body with its place in the log.
 """
 
-from typing import Any, ClassVar, Dict, Iterable, List, Mapping, Optional, Tuple, Type, Union
+from typing import Any, ClassVar, Dict, List, Mapping, Optional, Type, Union
 
 import attrs
 
@@ -336,14 +336,14 @@ class Event:
         """Read one event. Raises `InvalidLog` (L1) when its shape is not the type's."""
         if not isinstance(data, Mapping):
             raise InvalidLog("L1", 0, f"an event is an object, not {f.brief(data)}")
-        seq = data.get("seq")
-        where = seq if type(seq) is int else 0
-        wanted: Iterable[Tuple[str, type]] = (("seq", int), ("time", int), ("type", str), ("data", dict))
-        for key, kind in wanted:
-            if type(data.get(key)) is not kind:
-                what = f"{key} is {f.brief(data.get(key))}, not of type {kind.__name__}"
-                raise InvalidLog("L1", where, what)
-        return cls(seq=where, time=data["time"], body=_read_body(where, data["type"], data["data"]))
+        where = 0
+        try:
+            where = _read("seq", f.integer, data)
+            time = _read("time", f.integer, data)
+            name = _read("type", f.string, data)
+            return cls(seq=where, time=time, body=_read_body(where, name, _read("data", f.mapping, data)))
+        except f.Malformed as exc:
+            raise InvalidLog("L1", where, str(exc)) from None
 
     @classmethod
     def from_text(cls, seq: int, time: int, type: str, text: str) -> "Event":
@@ -358,6 +358,13 @@ class Event:
         if not isinstance(data, dict):
             raise InvalidLog("L1", seq, f"the data of {type} is {f.brief(data)}, not an object")
         return cls(seq=seq, time=time, body=_read_body(seq, type, data), _text=text)
+
+
+def _read(key: str, reader: f.Reader, data: Mapping[str, Any]) -> Any:
+    try:
+        return reader(data.get(key))
+    except f.Malformed as exc:
+        raise f.Malformed(f"{key} {exc}") from None
 
 
 def _read_body(seq: int, name: str, data: Dict[str, Any]) -> Body:

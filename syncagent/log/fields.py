@@ -21,6 +21,8 @@ EFFECTS = ("read", "idempotent", "write")
 DECISIONS = ("allowed", "rejected", "cancelled", "unavailable")
 REASONS = ("completed", "max_tokens", "blocked", "error", "aborted", "interrupted")
 CHUNK_KINDS = ("text", "reasoning", "tool_call")
+#: The largest number of an event, turn or step, and the latest time: what 64 bits hold.
+LARGEST = 2**63 - 1
 #: How many objects and lists may stand in one another in an event's data.
 DEEPEST = 200
 
@@ -38,8 +40,8 @@ def is_visible(text: str) -> bool:
 
 
 def integer(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise Malformed(f"is {brief(value)}, not a whole number of 0 or more")
+    if type(value) is not int or not 0 <= value <= LARGEST:
+        raise Malformed(f"is {brief(value)}, not a whole number from 0 to {LARGEST}")
     return value
 
 
