@@ -50,6 +50,18 @@ def test_fail_takes_a_class_and_repeats_as_often_as_asked():
     points("a")
 
 
+def test_a_plan_may_ask_for_hits_with_certain_values():
+    points = FailPoints()
+    points.fail("a", OSError, nth=2, type="x", seq=1)
+    points("a", type="x", seq=1)
+    points("a", type="x", seq=2)
+    points("a", type="x")
+    points("a")
+    with pytest.raises(OSError):
+        points("a", type="x", seq=1, more=3)
+    assert points.hits("a") == 5
+
+
 def test_a_count_below_one_is_refused():
     with pytest.raises(ValueError):
         FailPoints().fail("a", OSError, nth=0)

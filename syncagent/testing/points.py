@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from types import TracebackType
-from typing import Any, Callable, Dict, List, Optional, Type, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Type, Union
 
 import attrs
 
@@ -84,6 +84,10 @@ class _Plan:
     due: int
     act: Callable[[Dict[str, Any]], object]
     times: int = 1
+    where: Mapping[str, Any] = attrs.field(factory=dict)
+
+    def fits(self, info: Mapping[str, Any]) -> bool:
+        return all(key in info and info[key] == value for key, value in self.where.items())
 
 
 class FailPoints:
@@ -91,7 +95,8 @@ class FailPoints:
 
     Give it to `Store(path, points=points)`; the runtime then calls `points(name, **info)` where it
     can be stopped. As a context manager it releases whatever is held at the end of the block.
-    Counts (`nth`) begin with the next hit after the call.
+    Counts (`nth`) begin with the next hit after the call, and with `where` only the hits with these
+    values count: `points.kill("store.append", type="tool/result")`.
     """
 
     def __init__(self) -> None:
@@ -104,7 +109,7 @@ class FailPoints:
         due: List[_Plan] = []
         with self._lock:
             self._hits[name] = self._hits.get(name, 0) + 1
-            for plan in list(self._plans.get(name, ())):
+            for plan in [plan for plan in self._plans.get(name, ()) if plan.fits(info)]:
                 plan.due -= 1
                 if plan.due <= 0:
                     due.append(plan)
@@ -119,7 +124,7 @@ class FailPoints:
         with self._lock:
             return self._hits.get(name, 0)
 
-    def hold(self, name: str, *, nth: int = 1) -> Point:
+    def hold(self, name: str, *, nth: int = 1, **where: Any) -> Point:
         """Stop the code at the nth hit until the returned point is released.
 
         The code goes on with an `AssertionError` if the test forgets it for a minute.
@@ -132,7 +137,7 @@ class FailPoints:
 
         with self._lock:
             self._held.append(point)
-        self._plan(name, nth, act, 1)
+        self._plan(name, nth, act, 1, where)
         return point
 
     def fail(
@@ -142,17 +147,18 @@ class FailPoints:
         *,
         nth: int = 1,
         times: Optional[int] = 1,
+        **where: Any,
     ) -> None:
         """Raise `exc` at the nth hit and the `times - 1` hits after it; `times=None` at all of them."""
 
         def act(info: Dict[str, Any]) -> None:
             raise exc
 
-        self._plan(name, nth, act, -1 if times is None else times)
+        self._plan(name, nth, act, -1 if times is None else times, where)
 
-    def kill(self, name: str, *, nth: int = 1) -> None:
+    def kill(self, name: str, *, nth: int = 1, **where: Any) -> None:
         """Kill this process at the nth hit, as `kill -9` does."""
-        self._plan(name, nth, lambda info: os.kill(os.getpid(), signal.SIGKILL), 1)
+        self._plan(name, nth, lambda info: os.kill(os.getpid(), signal.SIGKILL), 1, where)
 
     def clear(self) -> None:
         """Forget every plan and release whatever is held; the counts of hits stay."""
@@ -162,11 +168,18 @@ class FailPoints:
         for point in held:
             point.release()
 
-    def _plan(self, name: str, nth: int, act: Callable[[Dict[str, Any]], object], times: int) -> None:
+    def _plan(
+        self,
+        name: str,
+        nth: int,
+        act: Callable[[Dict[str, Any]], object],
+        times: int,
+        where: Mapping[str, Any],
+    ) -> None:
         if nth < 1 or times == 0:
             raise ValueError("nth and times count from 1")
         with self._lock:
-            self._plans.setdefault(name, []).append(_Plan(nth, act, times))
+            self._plans.setdefault(name, []).append(_Plan(nth, act, times, where))
 
     def __enter__(self) -> "FailPoints":
         return self
