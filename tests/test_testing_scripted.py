@@ -70,6 +70,14 @@ def test_an_answer_finishes_as_a_providers_would_unless_it_says_how():
     assert finishes == ["stop", "tool_calls", "max_tokens", None, "stop"]
 
 
+def test_a_providers_own_word_means_what_a_client_makes_of_it():
+    model = ScriptedModel([["a", finish("length")], [call("f"), finish("stop")], ["a", finish("abort")]])
+    assert [answer(model).finish for _ in range(2)] == ["max_tokens", "tool_calls"]
+    with pytest.raises(ModelError) as caught:
+        answer(model)
+    assert caught.value.code == "provider_aborted"
+
+
 def test_chunks_and_raw_arguments_are_passed_on():
     model = ScriptedModel([[Chunk(kind="tool_call", index=3, id="", text="{"), call("f", "{bad", id="")]])
     found = [(block["id"], block["arguments"]) for block in answer(model).blocks()]

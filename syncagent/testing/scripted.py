@@ -74,7 +74,7 @@ class ScriptedModel:
         for item in items:
             if isinstance(item, Item) and item.kind == "finish":
                 if item.values["reason"] is not None:
-                    yield Chunk(finish=item.values["reason"])
+                    yield Chunk(finish=_finish(item.values["reason"], calls))
                 return
             for last in self._chunks(item, calls, token):
                 token.raise_if_cancelled()
@@ -116,6 +116,16 @@ def _pause(point: Point, token: CancellationToken) -> None:
         point.reached.set()
         if not woken.wait(PATIENCE):
             raise AssertionError(f"nobody released the point {point.name!r} within {PATIENCE:g} s")
+
+
+def _finish(reason: str, calls: int) -> Optional[str]:
+    """What a client makes of a provider's word; raises `ModelError` where that is a failure."""
+    from syncagent.boundary.models.chat_reply import ChatReply
+
+    reply = ChatReply()
+    list(reply.feed({"choices": [{"finish_reason": reason}]}))
+    finish = list(reply.end())[-1].finish
+    return "tool_calls" if calls and finish == "stop" else finish
 
 
 def _failure(item: Item) -> BaseException:
