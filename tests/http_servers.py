@@ -53,7 +53,7 @@ class Peer:
     def __init__(self, server: "Server", sock: Any) -> None:
         self.server = server
         self.sock = sock
-        self._data = b""
+        self._data = bytearray()
         self._gzip = zlib.compressobj(9, zlib.DEFLATED, 31)
 
     def receive(self) -> bytes:
@@ -70,17 +70,23 @@ class Peer:
         """The next request, with its body."""
         while b"\r\n\r\n" not in self._data:
             self._data += self.receive()
-        head, _, self._data = self._data.partition(b"\r\n\r\n")
+        head, _, rest = self._data.partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").split("\r\n")
         method, target, _ = first.split(" ", 2)
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         length = int(headers.get("content-length", "0"))
-        while len(self._data) < length:
-            self._data += self.receive()
-        body, self._data = self._data[:length], self._data[length:]
+        while len(rest) < length:
+            rest += self.receive()
+        body, self._data = bytes(rest[:length]), rest[length:]
         request = Request(method, target, headers, body)
         self.server.requests.append(request)
         return request
+
+    def receive_some(self, length: int) -> None:
+        """Receive at least `length` bytes of what `request()` will return, and then stop reading."""
+        goal = len(self._data) + length
+        while len(self._data) < goal:
+            self._data += self.receive()
 
     def send(self, *pieces: bytes) -> None:
         for piece in pieces:

@@ -15,6 +15,8 @@ from syncagent.errors import SyncagentError
 
 __all__ = ["TransportError", "classify", "describe"]
 
+_TUNNEL = re.compile(r"Tunnel connection failed: (\d+)")  # http.client has no class for it
+
 _Verdict = Tuple[str, bool, str]  # code, retryable, text
 
 
@@ -102,7 +104,7 @@ def _root(chain: List[BaseException]) -> Optional[BaseException]:
 
     for item in reversed(chain):
         if isinstance(item, OSError) and not isinstance(item, requests.RequestException):
-            return item
+            return None if _TUNNEL.match(str(item)) else item  # it quotes the proxy's answer
     return None
 
 
@@ -113,8 +115,8 @@ def _certificate(chain: List[BaseException]) -> Optional[_Verdict]:
             return "certificate", False, f"the server's certificate was refused: {reason}"
         if type(item).__name__ == "CertificateError":
             return "certificate", False, f"the server's certificate was refused: {item}"
-        if isinstance(item, ssl.SSLError) and "CERTIFICATE" in (item.reason or ""):
-            return "certificate", False, f"a certificate was refused or can't be loaded: {item.reason}"
+        if isinstance(item, ssl.SSLError) and "CERTIFICATE" in _ssl_reason(item):
+            return "certificate", False, f"a certificate was refused or can't be loaded: {_ssl_reason(item)}"
     return None
 
 
@@ -130,7 +132,7 @@ def _timeout(chain: List[BaseException], silence: str) -> Optional[_Verdict]:
 
 def _proxy(chain: List[BaseException]) -> Optional[_Verdict]:
     for item in chain:
-        found = re.match(r"Tunnel connection failed: (\d+)", str(item)) if type(item) is OSError else None
+        found = _TUNNEL.match(str(item)) if type(item) is OSError else None
         if found:
             status = int(found.group(1))
             retryable = status >= 500 or status in (408, 429)
@@ -153,8 +155,13 @@ def _tls(chain: List[BaseException]) -> Optional[_Verdict]:
         if isinstance(item, cut):
             return "connection", True, "the connection ended within TLS"
         if isinstance(item, ssl.SSLError):
-            return "protocol", False, f"TLS failed: {item.reason or item}"
+            return "protocol", False, f"TLS failed: {_ssl_reason(item) or item}"
     return None
+
+
+def _ssl_reason(exc: ssl.SSLError) -> str:
+    """OpenSSL's word for it; what the ssl module raises by itself has none."""
+    return getattr(exc, "reason", None) or ""
 
 
 def _broken(chain: List[BaseException]) -> Optional[_Verdict]:
