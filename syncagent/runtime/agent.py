@@ -86,6 +86,11 @@ class Agent:
         return self._session.id
 
     @property
+    def seq(self) -> int:
+        """The number of its log's last event: `follow(since=agent.seq)` gives what comes from now on."""
+        return self._session.seq
+
+    @property
     def opened(self) -> Optional[RepairReport]:
         """What opening the session repaired; None if there was nothing to repair."""
         return self._session.report
