@@ -94,7 +94,8 @@ class Agent(runtime.Agent):
         In the main thread, where the host has no handler of its own, the first Ctrl+C stops the turn
         in order and KeyboardInterrupt is raised when its ending is in the log; the second kills what a
         stop gives time to end; the third leaves at once, with a log that the next open repairs. SIGTERM
-        and SIGHUP stop the turn in order and raise `SystemExit` with 143 and 129.
+        and SIGHUP stop the turn in order and raise `SystemExit` with 143 and 129. What is raised has
+        the turn's result as `result`, None if it left at once.
 
         Raises what `send` raises, and the store's error if the ending could not be made durable.
         """
@@ -125,12 +126,13 @@ class Agent(runtime.Agent):
             if number is None:
                 return first
             first, count = first or number, count + 1
+            # The stop first: whoever is told may be slow to listen.
             if count == 1:
-                say("stopping; press Ctrl+C again to kill what is running")
                 self.cancel(via=VIA[signal.Signals(number).name])
+                say("stopping; press Ctrl+C again to kill what is running")
             elif count == 2:
-                say("killing; press Ctrl+C again to leave at once")
                 self.kill()
+                say("killing; press Ctrl+C again to leave at once")
             else:
                 signals.restore()
                 _leave(number, None)
@@ -147,11 +149,9 @@ def _next(signals: Signals) -> Optional[int]:
 
 
 def _leave(number: int, result: Optional[TurnResult]) -> None:
-    if number == signal.SIGINT:
-        interrupt = KeyboardInterrupt()
-        interrupt.result = result  # type: ignore[attr-defined]
-        raise interrupt
-    raise SystemExit(128 + number)
+    leaving: BaseException = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+    leaving.result = result  # type: ignore[attr-defined]
+    raise leaving
 
 
 def _silent(text: str) -> None:
