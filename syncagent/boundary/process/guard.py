@@ -11,9 +11,9 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional, Set, Tuple
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or __package__:
     from syncagent.boundary.process import proctree
-else:  # it is found beside this file: the program runs outside of the package
+else:  # the child program runs outside of the package and finds it beside this file
     import proctree
 
 TERM_ROUND = 0.05  # seconds between two looks for descendants that TERM hasn't reached

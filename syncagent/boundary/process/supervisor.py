@@ -26,7 +26,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING, Any, Dict, List
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or __package__:
     from syncagent.boundary.process import guard, proctree
 else:
     # -I leaves this file's folder out. It goes last, so that nothing in it hides the standard library.
