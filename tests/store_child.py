@@ -199,9 +199,9 @@ def run_as_nobody(path, session):
     os.setuid(65534)
     store = SQLiteStore(path)
     say("read", len(list(store.read(session))), len(store.inspect(session).events), len(store.sessions()))
-    for what in (lambda: store.open(session, on_failure=ignore), lambda: store.create("x", on_failure=ignore)):
+    for what, name in ((store.open, session), (store.create, "another")):
         try:
-            what()
+            what(name, on_failure=ignore)
         except StoreError as exc:
             say(type(exc).__name__, exc)
     store.close()

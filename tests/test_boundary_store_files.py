@@ -81,7 +81,10 @@ def opened(path):
     return conn
 
 
-@pytest.mark.parametrize("swap", ["delete", "replace", "delete the log", "replace the log", "remove the folder"])
+SWAPS = ["delete", "replace", "delete the log", "replace the log", "remove the folder"]
+
+
+@pytest.mark.parametrize("swap", SWAPS)
 def test_a_swapped_file_is_noticed(tmp_path, swap):
     path = tmp_path / "in" / "a.db"
     path.parent.mkdir()

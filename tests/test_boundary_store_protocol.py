@@ -15,7 +15,7 @@ def test_letters_digits_and_three_signs_name_a_session(session):
 
 @pytest.mark.parametrize(
     "session",
-    ["", ".", "..", ".a", "a/b", "a b", "a\n", "\n", "é", "a\0", "x" * 129, "a\u202eb", "\ud800", None, 7, b"a"],
+    ["", ".", "..", ".a", "a/b", "a b", "a\n", "é", "a\0", "x" * 129, "a\u202eb", "\ud800", None, 7, b"a"],
 )
 def test_anything_else_is_refused_with_the_id_escaped(session):
     with pytest.raises(ValueError) as caught:

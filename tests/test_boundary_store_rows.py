@@ -94,7 +94,8 @@ def test_texts_that_another_program_escaped_stay_as_they_are():
 
 def test_only_rows_that_make_messages_are_on_the_surface():
     packed = pack(Log().whole().events)
-    assert [row[2] for row in packed if row[4]] == ["user/message", "assistant/message", "step/end", "turn/end"]
+    found = [row[2] for row in packed if row[4]]
+    assert found == ["user/message", "assistant/message", "step/end", "turn/end"]
 
 
 GOOD = pack(Log().asking().chunk("a").chunk("b").events)[-1]

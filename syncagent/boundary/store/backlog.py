@@ -375,4 +375,3 @@ class Backlog:
 
 def _key(lease: Lease) -> Tuple[int, int]:
     return (lease.sid, lease.epoch)
-

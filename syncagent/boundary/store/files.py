@@ -59,8 +59,10 @@ class Places:
         """Whether there is no database, or an empty file that SQLite would take for a new one."""
         try:
             return os.stat(self.path).st_size == 0 and self.wal_size() == 0
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return True
+        except OSError:
+            return False  # nobody knows; SQLite will say
 
 
 def make_folder(path: str) -> None:

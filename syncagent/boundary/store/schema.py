@@ -8,7 +8,7 @@ import os
 import sqlite3
 import time
 import uuid
-from typing import Any, Callable, Mapping, Optional
+from typing import Any, Callable, Mapping, Optional, Tuple
 from urllib.parse import quote
 
 from syncagent._version import __version__
@@ -29,6 +29,8 @@ APPLICATION_ID = 0x53594E43
 VERSION = 1
 #: The oldest version whose readers understand this schema.
 MIN_READER = 1
+#: The size of a database's header: nothing smaller is one.
+HEADER_BYTES = 100
 #: SQLite's own wait, in seconds, before we look at the token and the time again.
 SLICE = 0.1
 
@@ -47,9 +49,7 @@ def open_writer(places: Places, *, journal: str, patience: Patience) -> sqlite3.
     `StoreFull`, `StoreFailed`, and `Cancelled`.
     """
     # By a reader first: merely opening another application's database to write could change it.
-    probe = patiently(lambda: open_reader(places), patience)
-    if probe is not None:
-        probe.close()
+    patiently(lambda: _glance(places), patience)
     check_writable(places)
     make_database_file(places.path)
     conn = _connect(places.path, "mode=rw")
@@ -84,7 +84,36 @@ def open_reader(places: Places) -> Optional[sqlite3.Connection]:
         return _open_to_read(places.path, "mode=ro&immutable=1")
 
 
+def _glance(places: Places) -> None:
+    """Raise what `open_reader` raises, and leave no file of a log beside a database that has none."""
+    quiet = _is_quiet(places)
+    if quiet is not None:
+        try:
+            _close(_open_to_read(places.path, "mode=ro&immutable=1"))
+            return
+        except (sqlite3.Error, NotAStore, StoreTooNew):
+            if _is_quiet(places) == quiet:
+                raise
+    _close(open_reader(places))  # somebody writes it now
+
+
+def _is_quiet(places: Places) -> Optional[Tuple[int, int, int]]:
+    """What tells a database that nobody has open to write from one that was; None if somebody may."""
+    if places.is_missing() or os.path.exists(places.wal) or os.path.exists(places.path + "-journal"):
+        return None
+    found = os.stat(places.path)
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def _close(conn: Optional[sqlite3.Connection]) -> None:
+    if conn is not None:
+        conn.close()
+
+
 def _open_to_read(path: str, options: str) -> Optional[sqlite3.Connection]:
+    if os.path.isfile(path) and 0 < os.stat(path).st_size < HEADER_BYTES:
+        # SQLite would take a few bytes for an empty database, and write over them.
+        raise NotAStore(f"{path} is no database", path=path)
     conn = _connect(path, options)
     try:
         conn.execute("PRAGMA query_only = ON")
@@ -134,14 +163,21 @@ def _read_only(path: str, what: str) -> StoreReadOnly:
 
 def _check_ours(conn: sqlite3.Connection, path: str) -> int:
     """The schema's version, 0 for an empty database. Raises `NotAStore`."""
+    # In one transaction: between two looks another process could have made the store.
+    own = not conn.in_transaction
     try:
+        if own:
+            conn.execute("BEGIN")
+        tables = conn.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         application = conn.execute("PRAGMA application_id").fetchone()[0]
         version = int(conn.execute("PRAGMA user_version").fetchone()[0])
-        tables = conn.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     except sqlite3.DatabaseError as exc:
         if kind_of(exc) is Kind.NO_DATABASE:
             raise NotAStore(f"{path} is no database", path=path) from exc
         raise
+    finally:
+        if own and conn.in_transaction:
+            conn.execute("ROLLBACK")
     if application == APPLICATION_ID:
         return version
     if application or version or tables:
