@@ -15,9 +15,9 @@ from syncagent.boundary.store.files import Places
 from syncagent.boundary.store.forks import ForkGuard
 from syncagent.boundary.store.lease import Holder, find_holder
 from syncagent.boundary.store.protocol import Inspected, SessionInfo
-from syncagent.boundary.store.scan import load_state, scan
+from syncagent.boundary.store.scan import fold_after, scan
 from syncagent.errors import SessionNotFound
-from syncagent.log import Event, LogState, check, closers
+from syncagent.log import Event, closers
 
 __all__ = ["Reader"]
 
@@ -51,10 +51,7 @@ class Reader:
             events = list(self._scan(conn, session, sid, 0, next_seq, None))
         if holder is not None:
             return Inspected(events=events, live=True, closers=[])
-        state = load_state(state_text)
-        if state.seq >= next_seq:
-            state = LogState()
-        closing = closers(check(events[state.seq :], state))
+        closing = closers(fold_after(state_text, next_seq, lambda since: events[since:]))
         return Inspected(events=events + closing, live=False, closers=closing)
 
     def sessions(self) -> List[SessionInfo]:
