@@ -60,7 +60,7 @@ def death_watch(pid: int) -> int:
     try:
         if hasattr(os, "pidfd_open"):
             return os.pidfd_open(pid)
-        if hasattr(select, "kqueue"):
+        if sys.platform == "darwin":
             queue = select.kqueue()
             event = select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, fflags=select.KQ_NOTE_EXIT)
             queue.control([event], 0)

@@ -198,7 +198,7 @@ class Schemas:
             return {"type": "array", "items": {}}
         if len(args) == 2 and args[1] is Ellipsis:
             return {"type": "array", "items": self.of(args[0])}
-        items = [self.of(arg) for arg in args if arg != ()]
+        items = [self.of(arg) for arg in args]
         return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
 
     def _of_class(self, cls: Any) -> Dict[str, Any]:

@@ -184,10 +184,9 @@ def _container(value: Any, origin: Any, args: Tuple[Any, ...]) -> Any:
     if type(value) is not list:
         raise _expected(list, value)
     if origin is tuple and args and not (len(args) == 2 and args[1] is Ellipsis):
-        types = [arg for arg in args if arg != ()]
-        if len(value) != len(types):
-            raise Misfit(f"must have {len(types)} items, not {len(value)}")
-        return tuple(_inside(at, item, types[at]) for at, item in enumerate(value))
+        if len(value) != len(args):
+            raise Misfit(f"must have {len(args)} items, not {len(value)}")
+        return tuple(_inside(at, item, args[at]) for at, item in enumerate(value))
     items = [_inside(at, item, args[0] if args else Any) for at, item in enumerate(value)]
     if origin is tuple:
         return tuple(items)
