@@ -233,6 +233,12 @@ def test_turns_that_said_nothing_bring_no_notice_and_take_none_away():
     assert [message.source for message in derive_messages(log.events)] == [None, "syncagent", None]
 
 
+def test_a_turn_in_between_in_which_only_the_model_spoke_takes_the_notice_away():
+    log = Log().asking().end_step().end_turn("aborted")
+    log.turn().step().says("by myself").end_step().end_turn().asking("u-2")
+    assert [message.source for message in derive_messages(log.events)] == [None] * 3
+
+
 def test_other_endings_bring_no_notice():
     for kind in ("completed", "error", "blocked", "max_tokens"):
         log = Log().asking().end_step().end_turn(kind).asking("u-2")

@@ -232,7 +232,6 @@ def _do_step_end(state: LogState, body: ev.StepEnd) -> None:
 
 def _do_turn_end(state: LogState, body: ev.TurnEnd) -> None:
     state.ending, state.step = body.kind, 0
-    state.gap = False
     state.claims, state.cut, state.closing = {}, False, False
 
 
