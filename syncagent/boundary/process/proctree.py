@@ -59,7 +59,7 @@ def death_watch(pid: int) -> int:
     """A descriptor that becomes readable when the process dies; -1 where there is none."""
     try:
         if hasattr(os, "pidfd_open"):
-            return os.pidfd_open(pid)
+            return int(os.pidfd_open(pid))
         if sys.platform == "darwin":
             queue = select.kqueue()
             event = select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, fflags=select.KQ_NOTE_EXIT)
