@@ -103,7 +103,7 @@ def open_bytes(name):
 
 @pytest.mark.parametrize("healthy", [True, False])
 def test_closing_never_touches_the_files_of_a_store_that_took_the_name(places, healthy):
-    """The last connection deletes the log by its name, whoever's it is by now."""
+    """The log is deleted by its name; it must not be the other's."""
     desk = open_desk(places)
     desk.transaction(put, patience())
     for name in (places.path, places.wal, places.path + "-shm"):

@@ -130,9 +130,8 @@ class Desk:
         """Give everything back. An unhealthy desk writes nothing any more."""
         healthy = healthy and self._leave()
         with self.guard.busy():
-            # The last connection of a database that may write takes the log into it and deletes the
-            # log by its name, whoever's file that is by now. A reader never does, so an unhealthy
-            # desk closes its reader last.
+            # The last connection that may write takes the log into the database and deletes it. After
+            # a failed write nothing is to be moved, so an unhealthy desk closes its reader last.
             connections = [self._anchor, self._conn] if healthy else [self._conn, self._anchor]
             for conn in connections:
                 if conn is not None:
