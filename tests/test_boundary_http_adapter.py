@@ -43,6 +43,7 @@ class Case:
     servers: List[Server] = attrs.Factory(list)
     partial: bool = False
     busy: bool = False
+    warm: bool = False  # a request was answered over the connection before
 
 
 class Attempt:
@@ -144,6 +145,20 @@ def headers_over_tls(authority: Authority) -> Iterator[Case]:
         yield stalled(server)
 
 
+def ok_then_stall(peer: servers.Peer) -> None:
+    peer.request()
+    peer.send(servers.OK)
+    peer.request()
+    peer.reached("stalled")
+    peer.stall()
+
+
+@place
+def headers_on_a_kept_connection(authority: Authority) -> Iterator[Case]:
+    with Server(ok_then_stall, tls=authority.context()) as server:
+        yield stalled(server, warm=True)
+
+
 def half_a_head(peer: servers.Peer) -> None:
     peer.request()
     peer.send(b"HTTP/1.1 200 OK\r\nContent-Le")
@@ -177,6 +192,15 @@ def stream_through_connect(authority: Authority) -> Iterator[Case]:
         case = stalled(server, partial=True, proxies={"https": proxy.url})
         case.servers.append(proxy)
         yield case
+
+
+@place
+def tls_within_tls_on_a_kept_connection(authority: Authority) -> Iterator[Case]:
+    with Server(ok_then_stall, tls=authority.context()) as server:
+        with Server(servers.connect_proxy, tls=authority.context()) as proxy:
+            case = stalled(server, warm=True, proxies={"https": proxy.url})
+            case.servers.append(proxy)
+            yield case
 
 
 @place
@@ -297,6 +321,8 @@ def test_a_cancel_ends_the_request_wherever_it_waits_and_leaves_nothing(
             proxies=case.proxies,
         )
         before = servers.open_descriptors()
+        if case.warm:
+            assert get(client, case.url) == b"ok"
         with CancellationToken() as token:
             attempt = Attempt(client, token, case)
             case.wait()
@@ -378,6 +404,25 @@ def test_a_body_that_ends_well_while_the_token_is_cancelled_is_cancelled() -> No
         assert server.connections == 1
 
 
+def test_an_end_that_a_shutdown_made_is_not_taken_for_the_end_of_the_body() -> None:
+    """Reading itself raises: the code that reads has nothing to keep for a whole answer."""
+    ends: List[object] = []
+    with Server(servers.stalling(servers.UNTIL_CLOSE, EVENTS)) as server, local_client() as client:
+        with CancellationToken() as token, pytest.raises(Cancelled):
+            with client.stream("GET", server.url, token=token) as response:
+                pieces = response.iter_bytes()
+                assert next(pieces) == EVENTS
+                timer = threading.Thread(target=lambda: (servers.wait_blocked(reader), token.cancel()))
+                reader = threading.current_thread()
+                timer.start()
+                try:
+                    ends.append(next(pieces, "the end"))
+                except Cancelled:
+                    ends.append(Cancelled)
+                timer.join()
+    assert ends == [Cancelled]
+
+
 # The pool takes a connection back as soon as its body has ended, before the code that read it runs on.
 
 
@@ -438,10 +483,12 @@ def test_a_connection_that_was_shut_down_as_its_body_ended_is_not_pooled(
         put(pool, conn)
 
     with Server(servers.answering(servers.OK)) as server, local_client() as client:
+        before = servers.open_descriptors()
         monkeypatch.setattr(adapter._LeasedPool, "_put_conn", cancel_first)
         with CancellationToken() as token, pytest.raises(Cancelled):
             get(client, server.url, token)
         server.wait_ended()
+        assert servers.open_descriptors() == before
         assert get(client, server.url) == b"ok"
         assert server.connections == 2
 

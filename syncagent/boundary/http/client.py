@@ -34,6 +34,7 @@ class Response:
         self.url = url
         self._pieces = pieces
         self._rest = b""
+        self._left = False
 
     def __repr__(self) -> str:
         return f"<Response {self.status} {self.reason} of {describe(self.url)}>"
@@ -43,12 +44,18 @@ class Response:
 
         Transfer and content codings are undone. Raises `TransportError` when the body is cut off, is
         garbled or when nothing came for longer than the idle limit, and `Cancelled` when the token is
-        cancelled, however the body ended.
+        cancelled, however the body ended. Outside the block it's a `ValueError`.
         """
         if self._rest:
             rest, self._rest = self._rest, b""
             yield rest
-        yield from self._pieces
+        while True:
+            if self._left:  # it would look like the end of the body
+                raise ValueError("the block of the request was left: its body can't be read any more")
+            piece = next(self._pieces, b"")
+            if not piece:
+                return
+            yield piece
 
     def read(self, limit: int = 65536) -> bytes:
         """The first `limit` bytes of the body, or all of it if it's shorter. Raises like `iter_bytes`.
@@ -125,7 +132,11 @@ class HttpClient:
             with contextlib.closing(raw):
                 token.raise_if_cancelled()
                 _refuse_redirect(raw, where)
-                yield Response(raw, url=url, pieces=self._pieces(raw, token, where, idle))
+                response = Response(raw, url=url, pieces=self._pieces(raw, token, where, idle))
+                try:
+                    yield response
+                finally:
+                    response._left = True
                 token.raise_if_cancelled()
 
     def close(self) -> None:
