@@ -26,7 +26,7 @@ It knows nothing of the other modules. Our own bugs are `AssertionError`; a stop
         └── WALUnavailable  use a local disk, or ask for `journal="delete"`
 """
 
-from typing import Optional
+from typing import Any, Dict, Optional, Tuple, Type
 
 __all__ = [
     "AgentClosed",
@@ -55,6 +55,19 @@ __all__ = [
 
 class SyncagentError(Exception):
     """The root: `except SyncagentError` catches whatever this package raises on purpose."""
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        # Python's own way calls the class with `args` alone, which fails where keywords are required:
+        # an error could not be copied, nor come back from a pool of worker processes.
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(
+    kind: Type["SyncagentError"], args: Tuple[Any, ...], state: Dict[str, Any]
+) -> "SyncagentError":
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 class InvalidLog(SyncagentError):
