@@ -45,3 +45,12 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         lines = [f"process {pid}: {command}" for pid, command in left.items()]
         print("\nthe tests left behind:\n  " + "\n  ".join(lines))
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture
+def home(tmp_path: Any) -> Iterator[Any]:
+    """A store for tests of the runtime; every log that they write is checked at the end."""
+    from runtime_parts import Home
+
+    with Home(tmp_path / "runs.db") as made:
+        yield made

@@ -4,13 +4,14 @@ It turns calls into work for its `Driver` and knows nothing of how a turn goes.
 """
 
 import contextlib
+import threading
 from concurrent.futures import CancelledError, Future
 from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Sequence, Union
 
 from syncagent.boundary import process
 from syncagent.boundary.tools.base import Tool, tool
 from syncagent.cancel import CancellationToken, Cause
-from syncagent.errors import StoreError
+from syncagent.errors import InvalidLog
 from syncagent.log import Event, Message
 from syncagent.log import events as ev
 from syncagent.log.folds import dropped_puts
@@ -58,25 +59,27 @@ class Agent:
             raise TypeError(f"a model has stream(request, *, token); {type(model).__name__} has not")
         if max_steps < 1 or max_parallel < 1:
             raise ValueError("max_steps and max_parallel are at least 1")
+        hooks = Hooks(system=system, pre_step=pre_step, request=request, turn_stopping=turn_stopping)
         by_name = _by_name(tools)
         self._session = store.open_or_create(session, steal=steal)
-        self._held = contextlib.ExitStack()
-        self._held.callback(self._session.close)
-        self._processes = self._held.enter_context(process.shared())
-        self._driver = Driver(
-            Work(
-                session=self._session,
-                model=model,
-                tools=by_name,
-                hooks=Hooks(
-                    system=system, pre_step=pre_step, request=request, turn_stopping=turn_stopping
-                ),
-                processes=self._processes,
-                max_steps=max_steps,
-                max_parallel=max_parallel,
-                points=store.points,
+        self._gone = threading.Event()
+        with contextlib.ExitStack() as held:
+            held.callback(self._gone.set)
+            held.callback(self._session.close)
+            self._processes = held.enter_context(process.shared())
+            self._driver = Driver(
+                Work(
+                    session=self._session,
+                    model=model,
+                    tools=by_name,
+                    hooks=hooks,
+                    processes=self._processes,
+                    max_steps=max_steps,
+                    max_parallel=max_parallel,
+                    points=store.points,
+                )
             )
-        )
+            self._held: Optional[contextlib.ExitStack] = held.pop_all()
 
     # -- what it is -------------------------------------------------------------------------------
 
@@ -108,9 +111,11 @@ class Agent:
         """Send a message and wait for its turn.
 
         `timeout` is in seconds and `token` the caller's own (or a `threading.Event`): when one fires,
-        the message's turn is cancelled, or the message withdrawn. Raises what `send` raises, and the
-        store's error if the ending could not be made durable.
+        the message's turn is cancelled, or the message withdrawn. Raises what `send` raises, the
+        store's error if the ending could not be made durable, and what a tool raised that is no error,
+        such as KeyboardInterrupt. A tool or hook of the agent can't call it (`RuntimeError`).
         """
+        self._driver.check_outside()
         return self._attend(self._send("next_turn", content, True, timeout, token))
 
     def send(
@@ -141,33 +146,63 @@ class Agent:
         id: Optional[str] = None,
     ) -> Handle:
         blocks = blocks_of(content)
-        limits = None
-        if token is not None or timeout is not None:
-            limits = CancellationToken.linked(*([] if token is None else [token]))
+        if timeout is not None and not timeout >= 0:
+            raise ValueError(f"timeout is seconds, 0 or more, not {timeout!r}")
+        with contextlib.ExitStack() as undo:
+            limits = None
+            if token is not None or timeout is not None:
+                limits = CancellationToken.linked(*([] if token is None else [token]))
+                undo.callback(limits.close)
+            handle = self._put(target, blocks, wake, id)
+            undo.pop_all()
+        try:
+            self._accept(handle, wake, limits, timeout)
+        except BaseException:
+            self._withdraw(handle)
+            raise
+        finally:
+            with self._driver.guard:
+                self._driver.sending -= 1
+                self._driver.guard.notify_all()
+        return handle
+
+    def _put(self, target: str, blocks: List[Dict[str, Any]], wake: bool, id: Optional[str]) -> Handle:
         driver = self._driver
         with driver.guard:
             driver.check_open_locked()
-            handle = driver.inbox.put_locked(target, blocks, wake, id)
+            try:
+                handle = driver.inbox.put_locked(target, blocks, wake, id)
+            except InvalidLog as exc:
+                raise ValueError(f"this is no message: {exc.text}") from exc
+            driver.sending += 1
         handle.future.add_done_callback(lambda future: driver.future_cancelled(handle))
-        if limits is not None:
-            limit(handle, limits, timeout, driver.limit_fired)
-        try:
-            self._session.retry_flush()  # checkpoint: accepted message
-        except StoreError:
-            self._withdraw(handle)
-            raise
-        with driver.guard:
-            if wake and not driver.closed:
-                driver.inbox.wake_locked(handle.id)
-                driver.wake_locked()
         return handle
 
+    def _accept(
+        self, handle: Handle, wake: bool, limits: Optional[CancellationToken], timeout: Optional[float]
+    ) -> None:
+        driver = self._driver
+        if limits is not None:
+            limit(handle, limits, timeout, driver.limit_fired)
+        self._session.retry_flush()  # checkpoint: accepted message
+        with driver.guard:
+            if not driver.closed:
+                driver.inbox.accept_locked(handle, wake)
+                driver.wake_locked()
+
     def _withdraw(self, handle: Handle) -> None:
-        """Take back a message that could not be made durable; a turn may have claimed it by now."""
+        """Take back a message that could not be made durable, or whose sender was interrupted."""
         with self._driver.guard:
-            mine = self._driver.inbox.withdraw_locked(handle.id)
+            mine = self._driver.inbox.withdraw_locked(handle)
         if mine:
             handle.drop(Cause.DISPOSED)
+
+    def retry_flush(self, *, token: Optional[CancellationToken] = None) -> None:
+        """After `StoreFull` or `StoreBusy`: write the events that were kept, once there is room.
+
+        `send` does it too. Raises the store's error again, or `Cancelled` when `token` fires.
+        """
+        self._session.retry_flush(token=token)
 
     def dropped(self) -> List[Message]:
         """The messages that were accepted, dropped, and never put back: see `requeue`."""
@@ -179,7 +214,7 @@ class Agent:
         wrong = [id for id in ids if id not in lost]
         if wrong:
             raise ValueError(f"these messages were not dropped: {', '.join(map(repr, wrong))}")
-        puts = [lost[id] for id in ids]
+        puts = [lost[id] for id in dict.fromkeys(ids)]
         return [
             self._send(put.target, put.message.content, True, None, None, id=put.message.id).future
             for put in puts
@@ -204,6 +239,8 @@ class Agent:
         Returns whether there was anything to cancel. It logs, wakes and returns: it waits for
         nothing. On an idle agent with nothing pending it does nothing and writes nothing.
         """
+        if scope not in ("tree", "turn"):
+            raise ValueError(f'scope is "tree" or "turn", not {scope!r}')
         return self._driver.cancel(Cause(cause), keep_inbox=keep_inbox, scope=scope, via=via)
 
     def kill(self) -> None:
@@ -215,11 +252,13 @@ class Agent:
     def wait(self, timeout: Optional[float] = None) -> Optional[TurnResult]:
         """Wait until it is idle; return the last turn's result, None if there was none.
 
-        Raises `TimeoutError` if it is not idle after `timeout` seconds.
+        If a turn is stopped meanwhile, that turn's end is the end of the wait, also when another
+        follows it. Raises `TimeoutError` if it is not idle after `timeout` seconds.
         """
-        if not self._driver.wait_idle(timeout):
+        idle, last = self._driver.wait(timeout, through=False)
+        if not idle:
             raise TimeoutError(f"the agent is still busy after {timeout} s: {self.status}")
-        return self._driver.last
+        return last
 
     def follow(self, since: int = 0) -> Iterator[Event]:
         """Stored and live events alike with a greater `seq`; ends when the agent closes."""
@@ -238,11 +277,15 @@ class Agent:
         Queued messages stay parked in the log, their futures are cancelled. Returns True when all
         has ended; False if a tool still runs after `timeout` seconds: call it again then.
         """
+        self._driver.check_outside()
         self._driver.dispose()
-        if not self._driver.wait_idle(timeout):
+        ended, _ = self._driver.wait(timeout, through=True)
+        if not ended:
             return False
         with self._driver.guard:
-            held, self._held = self._held, contextlib.ExitStack()
+            held, self._held = self._held, None
+        if held is None:  # somebody else closes it, or has
+            return self._gone.wait(timeout)
         held.close()
         return True
 
@@ -250,12 +293,10 @@ class Agent:
         return self
 
     def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
-        if kind is None:
-            try:
-                self.wait()
-            finally:
-                self.close()
-        else:
+        try:
+            if kind is None:
+                self._driver.wait(None, through=True)
+        finally:
             self.close()
 
 

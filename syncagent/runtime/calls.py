@@ -15,12 +15,17 @@ from syncagent.boundary.process import Processes
 from syncagent.boundary.tools.base import CallContext, Tool, ToolOutput
 from syncagent.boundary.tools.text import clean
 from syncagent.cancel import CancellationToken, Cancelled, Cause
-from syncagent.errors import StoreError, ToolError
+from syncagent.errors import AgentClosed, StoreError, ToolError
 from syncagent.log import events as ev
 from syncagent.log.closers import NOT_DISPATCHED_TEXT
+from syncagent.runtime.result import describe
 from syncagent.runtime.session import Session
 
-__all__ = ["Calls"]
+__all__ = ["Calls", "EMIT_LIMIT"]
+
+#: How many bytes of UTF-8 one call may show while it runs; a note says that there was more.
+EMIT_LIMIT = 64 * 1024
+EMIT_NOTE = "\n[... more output; it is no longer shown while the tool runs ...]\n"
 
 #: A call whose body is about to run: its raw block, its tool, its values.
 Ready = Tuple[Mapping[str, Any], Tool, Dict[str, Any]]
@@ -66,7 +71,7 @@ class Calls:
             yield group
 
     def _run_side_by_side(self, group: List[Dict[str, Any]]) -> None:
-        threads: List[threading.Thread] = []
+        threads: List[Optional[threading.Thread]] = []
         done: "SimpleQueue[None]" = SimpleQueue()
         busy = 0
         try:
@@ -80,9 +85,10 @@ class Calls:
                     busy += 1
         finally:
             for thread in threads:
-                thread.join()
+                if thread is not None:
+                    thread.join()
 
-    def _start(self, ready: Ready, done: "SimpleQueue[None]") -> threading.Thread:
+    def _start(self, ready: Ready, done: "SimpleQueue[None]") -> Optional[threading.Thread]:
         context = contextvars.copy_context()
 
         def work() -> None:
@@ -94,7 +100,11 @@ class Calls:
                 done.put(None)
 
         thread = threading.Thread(target=work, name=f"syncagent-call-{ready[1].name}")
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no more threads: then one after the other
+            work()
+            return None
         return thread
 
     # -- before the body --------------------------------------------------------------------------
@@ -115,6 +125,9 @@ class Calls:
         except ToolError as exc:
             self._refuse(block, exc.code, str(exc))
             return None
+        except Exception as exc:  # of a check of the tool's own
+            self._refuse(block, "BAD_ARGUMENTS", f"bad arguments for tool {tool.name!r}: {describe(exc)}")
+            return None
         call = ev.ToolCall(
             turn=self.turn,
             step=self.step,
@@ -133,9 +146,6 @@ class Calls:
             text = f"This call was not run: what precedes it could not be made durable. {exc}"
             self._refuse(block, "CHECKPOINT_FAILED", text)
             return None
-        if self.token.cancelled:
-            self._refuse(block, "ABORTED_BEFORE_DISPATCH", NOT_DISPATCHED_TEXT)
-            return None
         return block, tool, values
 
     def _refuse(self, block: Mapping[str, Any], code: str, text: str) -> None:
@@ -145,6 +155,9 @@ class Calls:
 
     def _execute(self, ready: Ready) -> None:
         block, tool, values = ready
+        if self.token.cancelled:  # since its checkpoint
+            self._refuse(block, "ABORTED_BEFORE_DISPATCH", NOT_DISPATCHED_TEXT)
+            return
         emitter = _Emitter(self.session, self.turn, self.step, block["id"])
         self.running(tool.name, True)
         try:
@@ -161,9 +174,9 @@ class Calls:
             context = CallContext(token=token, emit=emitter.emit, processes=self.processes)
             try:
                 if tool.timeout is None:
-                    return tool.invoke(values, context)
+                    return _checked(tool.invoke(values, context))
                 with token.deadline(tool.timeout, late):
-                    output = tool.invoke(values, context)
+                    output = _checked(tool.invoke(values, context))
             except BaseException as exc:
                 output = self._failed(tool, exc)
             # The first one decides: only the call's own deadline leaves this text.
@@ -180,42 +193,66 @@ class Calls:
             return ToolOutput.from_text(text, error="ABORTED", message=text)
         if isinstance(exc, ToolError):
             return ToolOutput.from_text(str(exc), error=exc.code, message=str(exc))
-        text = f"{tool.name} failed: {type(exc).__name__}: {exc}"
-        if not isinstance(exc, (Exception, Cancelled, SystemExit)):
+        text = f"{tool.name} failed: {describe(exc)}"
+        if isinstance(exc, MemoryError) or not isinstance(exc, (Exception, Cancelled, SystemExit)):
             self.escaped.append(exc)
             if isinstance(exc, KeyboardInterrupt):
                 self.token.cancel(Cause.USER)
         return ToolOutput.from_text(text, error="TOOL_FAILED", message=text)
 
     def _close(self, block: Mapping[str, Any], output: ToolOutput) -> None:
+        try:
+            self.session.append(self._result(block, output))
+        except (StoreError, AgentClosed):
+            raise
+        except Exception as exc:  # blocks of the tool's own making that the log can't hold
+            text = f"{block['name']} returned what can't be kept: {describe(exc)}"
+            self.session.append(self._result(block, ToolOutput.from_text(text, error="TOOL_FAILED")))
+
+    def _result(self, block: Mapping[str, Any], output: ToolOutput) -> ev.ToolResult:
         error = None
         if output.error is not None:
             error = {"code": output.error, "message": output.message or output.text}
-        self.session.append(
-            ev.ToolResult(
-                turn=self.turn,
-                step=self.step,
-                call_id=block["id"],
-                content=output.content,
-                is_error=output.error is not None,
-                error=error,
-            )
+        return ev.ToolResult(
+            turn=self.turn,
+            step=self.step,
+            call_id=block["id"],
+            content=output.content,
+            is_error=output.error is not None,
+            error=error,
         )
 
 
+def _checked(output: ToolOutput) -> ToolOutput:
+    content: Any = output.content
+    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+        raise TypeError("the content of a ToolOutput is a list of content blocks")
+    return output
+
+
 class _Emitter:
-    """Logs a call's output while it runs; a handle that is used later says nothing any more."""
+    """Logs a call's output while it runs, up to a limit; one that is used later says nothing any more."""
 
     def __init__(self, session: Session, turn: int, step: int, call_id: str) -> None:
         self._session = session
         self._where: Dict[str, Any] = {"turn": turn, "step": step, "call_id": call_id}
         self._lock = threading.Lock()
         self._open = True
+        self._left = EMIT_LIMIT - len(EMIT_NOTE)
 
     def emit(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise TypeError(f"emit() takes a string, not {type(text).__name__}")
+        text = clean(text)
+        data = text.encode("utf-8")
         with self._lock:
-            if self._open and text:
-                self._session.append(ev.ToolChunk(text=clean(text), **self._where))
+            if not self._open or not data:
+                return
+            if len(data) > self._left:
+                # Cut at a character; the decoder drops the half of one.
+                text, self._open = data[: self._left].decode("utf-8", "ignore") + EMIT_NOTE, False
+            self._left -= len(data)
+            self._session.append(ev.ToolChunk(text=text, **self._where))
 
     def close(self) -> None:
         with self._lock:

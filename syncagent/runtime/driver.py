@@ -4,9 +4,14 @@ Its lock guards the token, the thread and the inbox; while it is held nothing bl
 never the caller's, so a KeyboardInterrupt can't tear a step in two.
 """
 
+import contextvars
+import os
+import sys
 import threading
 import time
-from typing import Callable, List, Optional
+from typing import Callable, Dict, List, Optional, Tuple
+
+import attrs
 
 from syncagent.cancel import CancellationToken, Cause
 from syncagent.errors import AgentClosed, StoreBusy, StoreError, StoreFull
@@ -21,6 +26,23 @@ from syncagent.runtime.turn import Turn, Work
 __all__ = ["Driver"]
 
 
+@attrs.frozen
+class Body:
+    """A tool's body that runs: the tool, and since when by the monotonic clock."""
+
+    name: str
+    since: float
+
+    def where(self, thread: int) -> str:
+        """For how long it has run, and the line on which its thread stands."""
+        text = f"{self.name} for {time.monotonic() - self.since:.0f} s"
+        frame = sys._current_frames().get(thread)
+        if frame is not None:
+            code = frame.f_code
+            text += f", at {os.path.basename(code.co_filename)}:{frame.f_lineno} in {code.co_name}"
+        return text
+
+
 class Driver:
     """The inbox of one agent and the thread that empties it, one turn at a time."""
 
@@ -32,29 +54,48 @@ class Driver:
         self.inbox = Inbox(self.session, self.guard)
         self.last: Optional[TurnResult] = None
         self.closed = False
+        self.sending = 0  # messages on their way into the log
+        self._failure: Optional[StoreError] = None  # the session can't be written any more
         # The open turn's token until its hand-over; None while there is no turn to cancel.
         self._token: Optional[CancellationToken] = None
+        self._stopping = False  # that token is cancelled, and what waited then is parked
         self._turn: Optional[Turn] = None
         self._handles: List[Handle] = []  # whoever waits for the open turn
         self._thread: Optional[threading.Thread] = None  # None: idle
         self._ended: Optional[threading.Thread] = None
         self._waits_for: Optional[str] = None
-        self._bodies: List[str] = []
+        self._bodies: Dict[int, Body] = {}  # by the thread that runs it
+        # For those who wait: how many turns were stopped, how many of them are followed by another
+        # turn, and what the last one of those came to.
+        self._stops = 0
+        self._passed = 0
+        self._passed_result: Optional[TurnResult] = None
 
     @property
     def status(self) -> str:
         with self.guard:
+            bodies = dict(self._bodies)
+            names = ", ".join(body.name for body in bodies.values())
             if self._thread is None:
                 return "closed" if self.closed else "idle"
-            bodies = ", ".join(self._bodies)
-            if self._turn is not None and self._turn.token.cancelled:
-                return f"cancelling (waiting for {bodies})" if bodies else "cancelling"
-            return self._waits_for or (f"running {bodies}" if bodies else "running")
+            if self._turn is None or not self._turn.token.cancelled:
+                return self._waits_for or (f"running {names}" if names else "running")
+        if not bodies:
+            return "cancelling"
+        where = "; ".join(body.where(thread) for thread, body in bodies.items())
+        return f"cancelling (waiting for {names}): {where}"
 
     def check_open_locked(self) -> None:
         assert self.guard.held
         if self.closed:
             raise AgentClosed(f"the agent of session {self.session.id!r} is closed")
+
+    def check_outside(self) -> None:
+        """Raise `RuntimeError` in a thread of the turn, which would wait for itself."""
+        with self.guard:
+            inside = threading.current_thread() is self._thread or threading.get_ident() in self._bodies
+        if inside:
+            raise RuntimeError("a turn can't wait for its own agent, nor close it: use send() or cancel()")
 
     # -- the stop ---------------------------------------------------------------------------------
 
@@ -73,20 +114,21 @@ class Driver:
         wake: Optional[Callable[[], None]] = None
         with self.guard:
             token = self._running_locked()
-            waiting = [] if keep_inbox else self.inbox.pending_locked()
+            waiting = [] if self.session.over else self.inbox.pending_locked()
             parked = False
             if only is not None:
-                waiting = [message for message in self.inbox.pending_locked() if message.id == only.id]
+                mine = self.inbox.waits_locked(only)
+                waiting = [message for message in waiting if mine and message.id == only.id]
                 token = token if only in self._handles else None
             elif keep_inbox:
-                parked = self.inbox.park_locked()
+                waiting, parked = [], self.inbox.park_locked()
             if token is None and not waiting and not parked:
                 return False
             handles = self._log_stop_locked(cause, keep_inbox, scope, via, waiting)
-            if self._turn is not None and only is None:
+            if self._turn is not None and self._token is not None and only is None:
                 self._turn.dropped.extend(waiting)
             if token is not None:
-                self.inbox.park_locked()
+                self._stop_locked()
                 wake = token.cancel_quietly(cause, text)
         if wake is not None:
             wake()
@@ -109,8 +151,21 @@ class Driver:
                 ev.CancelRequested(cause=str(cause), via=via, keep_inbox=keep_inbox, scope=scope)
             )
             return self.inbox.take_locked(ids, "canceled")
-        except StoreError:  # a dead store keeps no record; the stop itself must still work
+        except (StoreError, AgentClosed):  # a dead store keeps no record; the stop must still work
             return self.inbox.forget_locked(ids)
+
+    def _stop_locked(self) -> None:
+        """The open turn's token is cancelled: what waits now starts nothing by itself."""
+        assert self.guard.held
+        self._stopping = True
+        self._stops += 1
+        self.inbox.park_locked()
+
+    def _token_fired(self, token: CancellationToken) -> None:
+        """Wake-up of the turn's token. A hook may have cancelled it, or the store's end."""
+        with self.guard:
+            if self._token is token and not self._stopping:
+                self._stop_locked()
 
     def limit_fired(self, handle: Handle, cause: Cause, text: Optional[str]) -> None:
         """A message's own time-out or token fired: it empties no inbox."""
@@ -125,8 +180,8 @@ class Driver:
         if isinstance(error, (StoreFull, StoreBusy)):
             return  # the events are kept; the next checkpoint says so to the turn
         with self.guard:
-            token = self._token
-            self.inbox.park_locked()
+            token, self._failure = self._token, error
+            self._start_locked()  # whoever waits is told by the thread: his callbacks may take their time
         if token is not None:
             token.cancel(Cause.DISPOSED)
 
@@ -141,6 +196,7 @@ class Driver:
             token = self._running_locked()
             if token is not None:
                 self._log_stop_locked(Cause.DISPOSED, True, "tree", "api", [])
+                self._stop_locked()
                 wake = token.cancel_quietly(Cause.DISPOSED)
         if wake is not None:
             wake()
@@ -152,9 +208,19 @@ class Driver:
     def wake_locked(self) -> None:
         """Start the thread if something waits that may start a turn and no thread runs."""
         assert self.guard.held
-        if self._thread is None and self.inbox.ready_locked():
-            self._thread = threading.Thread(target=self._run, name=f"syncagent-{self.session.id}")
+        if self.inbox.ready_locked():
+            self._start_locked()
+
+    def _start_locked(self) -> None:
+        assert self.guard.held
+        if self._thread is not None:
+            return
+        self._thread = threading.Thread(target=self._run, name=f"syncagent-{self.session.id}")
+        try:
             self._thread.start()
+        except RuntimeError:  # the system has no more threads
+            self._thread = None
+            raise
 
     def _run(self) -> None:
         while True:
@@ -185,6 +251,8 @@ class Driver:
     def _begin_locked(self) -> Optional[Turn]:
         """Open a turn and claim for it; None if nothing waits that may start one."""
         assert self.guard.held
+        if self._failure is not None:
+            raise self._failure
         if self.closed or not self.inbox.ready_locked():
             return None
         chosen = self.inbox.choose_locked(new_turn=True)
@@ -194,7 +262,10 @@ class Driver:
         self._handles = list(chosen.handles)
         self.session.append(ev.TurnStart(turn=number))
         self.inbox.claim_locked(chosen)
-        self._token = CancellationToken()
+        self._token, self._stopping = CancellationToken(), False
+        if self._passed != self._stops:
+            self._passed, self._passed_result = self._stops, self.last
+            self.guard.notify_all()
         self._turn = Turn(
             work=self.work, desk=self, number=number, token=self._token, claimed=chosen.messages
         )
@@ -203,9 +274,11 @@ class Driver:
     def _run_turn(self, turn: Turn) -> None:
         result: Optional[TurnResult] = None
         error: Optional[BaseException] = None
+        # Context variables are those of whoever sent the message that the turn is for.
+        context = self._handles[-1].context if self._handles else contextvars.Context()
         try:
-            # Context variables are those of whoever sent the message.
-            result = self._handles[0].context.copy().run(turn.run) if self._handles else turn.run()
+            with turn.token.on_cancel(lambda: self._token_fired(turn.token)):
+                result = context.copy().run(turn.run)
         except BaseException as exc:
             error = exc
         turn.token.close()
@@ -220,26 +293,35 @@ class Driver:
         for handle in handles:
             handle.settle(result, error)
 
-    def wait_idle(self, timeout: Optional[float]) -> bool:
-        """Wait until no thread runs; False if one still does after `timeout` seconds."""
-        if threading.current_thread() is self._thread:
-            raise RuntimeError("an agent can't be waited for or closed by its own turn")
+    def wait(self, timeout: Optional[float], *, through: bool) -> Tuple[bool, Optional[TurnResult]]:
+        """Wait until no thread runs; whether that is so in time, and the last turn's result.
+
+        A turn that is stopped while one waits ends the wait too, even if another turn follows it, but
+        not with `through`, which also waits for messages that are on their way in.
+        """
+        self.check_outside()
         end = None if timeout is None else time.monotonic() + timeout
         with self.guard:
-            while self._thread is not None:
+            before = self._stops
+            while self._thread is not None or (through and self.sending):
+                if self._passed > before and not through:
+                    return True, self._passed_result
                 left = None if end is None else end - time.monotonic()
                 if left is not None and left <= 0:
-                    return False
+                    return False, None
                 self.guard.wait(left)
             ended, self._ended = self._ended, None
+            last = self.last
         if ended is not None:
             ended.join()  # it has nothing left to do
-        return True
+        return True, last
 
     # -- what a turn asks for (see `Desk`) --------------------------------------------------------
 
     def claim_next(self) -> List[Message]:
         with self.guard:
+            # A message that came after the stop is not for this turn.
+            self._current_locked().raise_if_cancelled()
             chosen = self.inbox.choose_locked(new_turn=False)
             self._handles.extend(chosen.handles)
             self.inbox.claim_locked(chosen)
@@ -251,21 +333,30 @@ class Driver:
 
     def put_next(self, text: str) -> None:
         with self.guard:
+            self._current_locked().raise_if_cancelled()
             handle = self.inbox.put_locked("next_step", blocks_of(text), True, None)
-            self.inbox.wake_locked(handle.id)
+            self.inbox.accept_locked(handle, True)
+
+    def _current_locked(self) -> CancellationToken:
+        assert self.guard.held and self._token is not None
+        return self._token
 
     def hand_over(self) -> bool:
         with self.guard:
-            token, self._token = self._token, None
-            return token is not None and token.cancelled
+            cancelled = self._current_locked().cancelled
+            if cancelled and not self._stopping:
+                self._stop_locked()
+            self._token = None
+            return cancelled
 
     def waits_for(self, text: Optional[str]) -> None:
         with self.guard:
             self._waits_for = text
 
     def running(self, name: str, begins: bool) -> None:
+        thread = threading.get_ident()
         with self.guard:
             if begins:
-                self._bodies.append(name)
+                self._bodies[thread] = Body(name, time.monotonic())
             else:
-                self._bodies.remove(name)
+                del self._bodies[thread]

@@ -12,6 +12,7 @@ from syncagent.boundary.models.protocol import ModelRequest
 from syncagent.cancel import CancellationToken
 from syncagent.errors import SyncagentError
 from syncagent.log import Message
+from syncagent.runtime.result import describe
 
 __all__ = ["Continue", "HookFailed", "Hooks", "PreStep", "Reject", "RequestStep", "TurnStopping"]
 
@@ -105,4 +106,4 @@ def _call(name: str, hook: Callable[..., Any], view: Any, token: CancellationTok
     try:
         return hook(token=token) if view is None else hook(view, token=token)
     except Exception as exc:
-        raise HookFailed(f"{name} raised {type(exc).__name__}: {exc}") from exc
+        raise HookFailed(f"{name} raised {describe(exc)}") from exc

@@ -6,14 +6,16 @@ what the log doesn't hold: who waits, and which messages may start work by thems
 
 import contextlib
 import contextvars
+import logging
+import threading
 from concurrent.futures import Future
-from typing import Any, Collection, Dict, List, Optional, Sequence, Set, Union
+from typing import Any, Callable, Collection, Dict, List, Optional, Sequence, Set, Union
 
 import attrs
 
 from syncagent.boundary.tools.text import clean
 from syncagent.cancel import CancellationToken, Cause
-from syncagent.errors import StoreError
+from syncagent.errors import AgentClosed, StoreError
 from syncagent.log import Message
 from syncagent.log import events as ev
 from syncagent.runtime.locks import Guard
@@ -22,40 +24,78 @@ from syncagent.runtime.session import Session
 
 __all__ = ["Handle", "Inbox", "Input"]
 
+_logger = logging.getLogger("syncagent")
+
 Input = Union[str, Sequence[Dict[str, Any]]]
 
 
 @attrs.define(eq=False)
 class Handle:
-    """One accepted message and whoever waits for it.
+    """One accepted message and whoever waits for it; `cause` says why it was dropped.
 
-    `limits` holds its deadline and linked token while it is pending or runs; `cause` says why it was
-    dropped.
+    Its deadline and linked token are held until the future is settled. What settles it runs the
+    callbacks of whoever holds the future, so those methods are called without a lock.
     """
 
     id: str
     context: contextvars.Context
     future: "Future[TurnResult]" = attrs.field(factory=Future)
-    limits: contextlib.ExitStack = attrs.field(factory=contextlib.ExitStack)
     cause: Optional[Cause] = None
+    _lock: threading.Lock = attrs.field(factory=threading.Lock)
+    _limits: Optional[contextlib.ExitStack] = None
+    _over: bool = False  # settled: there is nothing to limit any more
+    _told: bool = False  # the future may be told once that it runs or was cancelled
+
+    def keep(self, limits: contextlib.ExitStack) -> None:
+        """Hold the limits until the future is settled, which it may be already."""
+        with self._lock:
+            if not self._over:
+                self._limits = limits
+                return
+        limits.close()
+
+    def let_go(self) -> None:
+        """The future is settled: its deadline and its linked token end."""
+        with self._lock:
+            limits, self._limits, self._over = self._limits, None, True
+        if limits is not None:
+            limits.close()
+
+    def begin(self) -> bool:
+        """A turn takes the message; False if whoever holds the future has cancelled it.
+
+        From here on the future can't be cancelled by its holder any more.
+        """
+        with self._lock:
+            first, self._told = not self._told, True
+        return first and self.future.set_running_or_notify_cancel()
 
     def drop(self, cause: Cause) -> None:
-        """Settle the future of a message that no turn will run. Call it without a lock."""
+        """Settle the future of a message that no turn will run."""
         self.cause = self.cause or cause
-        if not self.future.cancelled() and self.future.cancel():
-            self.future.set_running_or_notify_cancel()
+        self._settle(self.future.cancel)
+        if self.future.cancelled():
+            self.begin()  # tells those who wait for several futures at once
 
     def settle(self, result: Optional[TurnResult], error: Optional[BaseException]) -> None:
-        """Settle the future with what came of the message. Call it without a lock."""
-        if self.future.cancelled() or not (
-            self.future.running() or self.future.set_running_or_notify_cancel()
-        ):
+        """Settle the future with what came of the message."""
+        if not (self.future.running() or self.begin()):
             return
         if error is not None:
-            self.future.set_exception(error)
+            failure = error
+            self._settle(lambda: self.future.set_exception(failure))
         else:
             assert result is not None
-            self.future.set_result(result)
+            value = result
+            self._settle(lambda: self.future.set_result(value))
+
+    def _settle(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except BaseException:  # of a callback: it must not end the thread that runs the turns
+            if threading.current_thread() is threading.main_thread():
+                raise  # a Ctrl+C of the user's
+            _logger.exception("a callback of the future of message %r failed", self.id)
 
 
 class Inbox:
@@ -68,24 +108,33 @@ class Inbox:
         # Pending messages that start a turn, or another step, by themselves. A stop parks what waits
         # by taking it out; the next wake lets all that waits run.
         self._waking: Set[str] = set()
+        # Pending messages, in order, whose senders don't know yet whether they are durable: no turn
+        # may take one, since its sender may still have to be told that it was not accepted.
+        self._arriving: Dict[str, None] = {}
 
     def put_locked(self, target: str, content: List[Dict[str, Any]], wake: bool, id: Optional[str]) -> Handle:
-        """Log the message and return its handle; it starts nothing before `wake_locked`."""
+        """Log the message and return its handle; no turn takes it before `accept_locked`."""
         assert self._guard.held
         # The seq of its put is unique in the session, so the id is too.
         key = id if id is not None else f"m-{self._session.seq + 1}"
         message = Message(id=key, role="user", content=content)
         self._session.append(ev.InboxPut(target=target, message=message, wake=wake))
         handle = Handle(id=key, context=contextvars.copy_context())
-        handle.future.add_done_callback(lambda future: handle.limits.close())
+        handle.future.add_done_callback(lambda future: handle.let_go())
         self._handles[key] = handle
+        self._arriving[key] = None
         return handle
 
-    def wake_locked(self, id: str) -> None:
-        """Let the message start work, if it still waits."""
+    def accept_locked(self, handle: Handle, wake: bool) -> None:
+        """The message is durable: a turn may take it, and with `wake` it starts one."""
         assert self._guard.held
-        if self.is_pending_locked(id):
-            self._waking.add(id)
+        if handle.id in self._arriving:
+            # What was put before it is durable too, so the order of the puts stays that of the turns.
+            order = list(self._arriving)
+            for key in order[: order.index(handle.id) + 1]:
+                del self._arriving[key]
+        if wake and self.waits_locked(handle):
+            self._waking.add(handle.id)
 
     def take_locked(self, ids: Collection[str], outcome: str) -> List[Handle]:
         """Log that the messages left the inbox; return the handles of those that have one."""
@@ -93,24 +142,25 @@ class Inbox:
         if not ids:
             return []
         self._session.append(ev.InboxTaken(ids=list(ids), outcome=outcome))
-        self._waking.difference_update(ids)
-        return [self._handles.pop(key) for key in ids if key in self._handles]
+        return self.forget_locked(ids)
 
     def forget_locked(self, ids: Collection[str]) -> List[Handle]:
-        """The store is dead: nothing can be logged, and nobody is to wait for these messages."""
+        """Nobody is to wait for these messages any more; logs nothing, for a store that is dead."""
         assert self._guard.held
         self._waking.difference_update(ids)
+        for key in ids:
+            self._arriving.pop(key, None)
         return [self._handles.pop(key) for key in ids if key in self._handles]
 
-    def withdraw_locked(self, id: str) -> bool:
-        """Take a message back whose put is not durable; False if a turn has claimed it already."""
+    def withdraw_locked(self, handle: Handle) -> bool:
+        """Take a message back whose sender gets an error; False if a turn or a stop has taken it."""
         assert self._guard.held
-        if not self.is_pending_locked(id):
+        if not self.waits_locked(handle):
             return False
         try:
-            self.take_locked([id], "canceled")
-        except StoreError:
-            self.forget_locked([id])
+            self.take_locked([handle.id], "canceled")
+        except (StoreError, AgentClosed):
+            self.forget_locked([handle.id])
         return True
 
     def choose_locked(self, *, new_turn: bool) -> "Claimed":
@@ -119,11 +169,14 @@ class Inbox:
         A message whose sender has cancelled its future is dropped instead. `claim_locked` logs it.
         """
         assert self._guard.held
-        pending = self._session.pending()
+        pending = {
+            target: [message for message in queue if message.id not in self._arriving]
+            for target, queue in self._session.pending().items()
+        }
         chosen = self._wanted_locked(pending["next_step"])
         if new_turn:
             rest = pending["next_turn"]
-            while rest and not (first := self._wanted_locked(rest[:1])):
+            while rest and not (first := self._wanted_locked(rest[:1])).messages:
                 rest = rest[1:]
             if rest:
                 chosen = Claimed(chosen.messages + first.messages, chosen.handles + first.handles)
@@ -135,8 +188,7 @@ class Inbox:
         wanted = Claimed([], [])
         for message in messages:
             handle = self._handles.get(message.id)
-            # From here on the future can't be cancelled by its holder any more.
-            if handle is not None and not handle.future.set_running_or_notify_cancel():
+            if handle is not None and not handle.begin():
                 self.take_locked([message.id], "canceled")
                 continue
             wanted.messages.append(message)
@@ -158,9 +210,10 @@ class Inbox:
         assert self._guard.held
         return any(message.id in self._waking for message in self._session.pending()["next_step"])
 
-    def is_pending_locked(self, id: str) -> bool:
+    def waits_locked(self, handle: Handle) -> bool:
+        """Whether this very message waits; one that was put back later has another handle."""
         assert self._guard.held
-        return any(message.id == id for queue in self._session.pending().values() for message in queue)
+        return self._handles.get(handle.id) is handle
 
     def pending_locked(self) -> List[Message]:
         """What waits, next_step before next_turn."""
@@ -204,14 +257,17 @@ def blocks_of(content: Input) -> List[Dict[str, Any]]:
 
 
 def limit(handle: Handle, token: CancellationToken, timeout: Optional[float], fire: Any) -> None:
-    """Have `fire(handle, cause, text)` called when the token or the time-out of a message fires."""
+    """Have `fire(handle, cause, text)` called when the token or the time-out of a message fires.
+
+    The token is the handle's from now on, and closed with it.
+    """
 
     def fired() -> None:
         fire(handle, token.cause or Cause.USER, token.text)
 
-    handle.limits.callback(token.close)
-    if timeout is not None:
-        handle.limits.enter_context(token.deadline(timeout))
-    handle.limits.enter_context(token.on_cancel(fired))
-    if handle.future.done():  # it was settled before its limits were complete
-        handle.limits.close()
+    with contextlib.ExitStack() as limits:
+        limits.callback(token.close)
+        if timeout is not None:
+            limits.enter_context(token.deadline(timeout))
+        limits.enter_context(token.on_cancel(fired))
+        handle.keep(limits.pop_all())

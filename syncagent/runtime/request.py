@@ -5,7 +5,7 @@ It knows the session it appends to and the model's protocol, no tool and no inbo
 
 import contextlib
 import random
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 import attrs
 
@@ -28,18 +28,19 @@ FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
 
 @attrs.frozen(kw_only=True)
 class Answer:
-    """What a request came to: the calls to run, the answer's text, and whether the limit cut it."""
+    """What a request came to: the calls to run, the answer's text, whether the limit cut it, its cost."""
 
     calls: List[Dict[str, Any]]
     text: str
     cut: bool
+    usage: Mapping[str, Any]
 
 
 @attrs.define(kw_only=True)
 class Request:
     """The request of one step of a turn.
 
-    `shown` gets the visible text of the attempt that shows any: the result's partial text.
+    `shown` gets the text of the last attempt that showed any: the result's partial text.
     `status(text)` tells what is being waited for, None when it is over.
     """
 
@@ -50,6 +51,8 @@ class Request:
     token: CancellationToken
     status: Callable[[Optional[str]], None]
     shown: List[str]
+    # The open attempt's text as long as it is white space; None once it has shown something.
+    _blank: Optional[List[str]] = attrs.field(default=None, init=False)
 
     def header(self, request: ModelRequest) -> None:
         """Log what the request says beside its messages, if it is not what the last one said."""
@@ -88,6 +91,7 @@ class Request:
 
     def _attempt(self, request: ModelRequest, attempt: int, assembly: Assembly) -> None:
         self.token.raise_if_cancelled()
+        self._blank = []
         stream = self.model.stream(request, token=self.token)
         with contextlib.closing(_closable(stream)) as chunks:
             for chunk in chunks:
@@ -99,14 +103,21 @@ class Request:
 
     def _take(self, chunk: Chunk, attempt: int, assembly: Assembly) -> None:
         if chunk.kind == "text" and chunk.text:
-            if not assembly.visible and ev.is_visible(chunk.text):
-                self.shown.clear()
-            self.shown.append(chunk.text)
+            self._show(chunk.text)
         assembly.add(chunk)
         if chunk.text or chunk.usage or chunk.kind == "tool_call":
             self.session.append(
                 ev.AssistantChunk(turn=self.turn, step=self.step, attempt=attempt, chunk=chunk.to_dict())
             )
+
+    def _show(self, text: str) -> None:
+        if self._blank is None:
+            self.shown.append(text)
+            return
+        self._blank.append(text)
+        if ev.is_visible(text):
+            self.shown[:] = self._blank
+            self._blank = None
 
     def _commit(self, attempt: int, assembly: Assembly) -> Answer:
         cut = assembly.finish == "max_tokens"
@@ -118,7 +129,7 @@ class Request:
                     turn=self.turn, step=self.step, attempt=attempt, message=message, usage=assembly.usage
                 )
             )
-        return Answer(calls=message.calls, text=message.text, cut=cut)
+        return Answer(calls=message.calls, text=message.text, cut=cut, usage=assembly.usage)
 
     def _delay(self, exc: ModelError, attempt: int, retries: int, assembly: Assembly) -> float:
         """Seconds until the next attempt; raises `exc` if there is to be none."""

@@ -9,7 +9,7 @@ from syncagent.errors import SyncagentError
 from syncagent.log import Event, Message
 from syncagent.log import events as ev
 
-__all__ = ["Failure", "RepairReport", "TurnFailed", "TurnResult"]
+__all__ = ["Failure", "RepairReport", "TurnFailed", "TurnResult", "describe"]
 
 
 @attrs.frozen
@@ -60,6 +60,16 @@ class TurnResult:
         if self.reason != "completed":
             raise TurnFailed(self)
         return self
+
+
+def describe(exc: BaseException) -> str:
+    """An exception's class and text, also of one whose own `str()` fails."""
+    name = type(exc).__name__
+    try:
+        text = str(exc)
+    except Exception as failure:
+        return f"{name} (its text can't be had: {type(failure).__name__})"
+    return f"{name}: {text}" if text else name
 
 
 def failure_of(reason: Mapping[str, Any]) -> Optional[Failure]:

@@ -5,16 +5,17 @@ It knows the log and the store, no model, no tool and no turn's course.
 
 import time
 from collections import deque
-from typing import Any, Callable, Collection, Deque, Dict, Iterator, List, Optional
+from typing import Any, Callable, Collection, Deque, Dict, Iterator, List, Mapping, Optional
 
 from syncagent.boundary.store.protocol import Backend, Opened
 from syncagent.cancel import CancellationToken
-from syncagent.errors import AgentClosed, SessionOpenTurn, StoreBusy, StoreError, StoreFull
+from syncagent.errors import AgentClosed, SessionOpenTurn, StoreBusy, StoreError, StoreFailed, StoreFull
 from syncagent.log import Event, LogState, Message, Phase, advance
+from syncagent.log.closers import closing_bodies
 from syncagent.log.events import Body
 from syncagent.log.folds import SURFACE, Transcript
 from syncagent.runtime import locks
-from syncagent.runtime.result import RepairReport
+from syncagent.runtime.result import RepairReport, describe
 
 __all__ = ["Session"]
 
@@ -67,12 +68,24 @@ class Session:
             finally:
                 self._guard.notify_all()
 
-    def _append_locked(self, body: Body) -> Event:
+    def end_turn(self, reason: Mapping[str, Any]) -> List[Event]:
+        """Append what the open turn needs to be closed, and its ending. Raises what `append` does."""
+        with self._guard:
+            self._raise_if_over_locked()  # a dead store may have kept results out of the log
+            try:
+                return [self._append_locked(body) for body in closing_bodies(self._state, reason)]
+            finally:
+                self._guard.notify_all()
+
+    def _raise_if_over_locked(self) -> None:
         assert self._guard.held
         if self._failure is not None:
             raise self._failure
         if self.closed:
             raise AgentClosed(f"session {self.id!r} is closed")
+
+    def _append_locked(self, body: Body) -> Event:
+        self._raise_if_over_locked()
         # A clock that goes back holds the time: the log's never does.
         event = Event(seq=self._state.seq + 1, time=max(_now_ms(), self._state.time), body=body)
         advance(self._state, event)
@@ -81,6 +94,11 @@ class Session:
             self._backend.append(self._lease, [event], state=balanced)
         except StoreError as exc:
             self._failure = exc
+            raise
+        except BaseException as exc:
+            # The state is one event ahead of what the writer has: nothing can follow it.
+            text = f"{self._backend.path}: an append to session {self.id!r} was cut: {describe(exc)}"
+            self._failure = StoreFailed(text, path=self._backend.path)
             raise
         self._transcript.add(event)
         self._recent.append(event)
@@ -116,7 +134,10 @@ class Session:
             self.on_failure(error)
 
     def close(self) -> None:
-        """Give the lease back after what was appended is durable. May be repeated."""
+        """Give the lease back after what was appended is durable, also what a full disk has kept.
+
+        May be repeated. Raises the store's error if something could not be made durable.
+        """
         with self._guard:
             if self.closed:
                 return
@@ -124,10 +145,13 @@ class Session:
             self._guard.notify_all()
         try:
             if self._failure is None:
+                self._backend.retry()
                 self._backend.flush(self._lease)
         finally:
-            self._backend.release(self._lease)
-            self._on_close(self)
+            try:
+                self._backend.release(self._lease)
+            finally:
+                self._on_close(self)
 
     def __enter__(self) -> "Session":
         return self
@@ -141,6 +165,11 @@ class Session:
     def state(self) -> LogState:
         """The state of the log. Only the driver, which alone appends a turn's events, may look."""
         return self._state
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing can be appended any more: it is closed, or its store is dead."""
+        return self.closed or self._failure is not None
 
     @property
     def seq(self) -> int:

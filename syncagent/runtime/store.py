@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 from syncagent.boundary.store.protocol import Backend, Inspected, SessionInfo
 from syncagent.cancel import CancellationToken
-from syncagent.errors import SessionExists, SessionNotFound, StoreError
+from syncagent.errors import LeaseLost, SessionExists, SessionNotFound, StoreError
 from syncagent.log import Event
 from syncagent.runtime import locks
 from syncagent.runtime.session import Session
@@ -112,7 +112,11 @@ class Store:
         with self._guard:
             live = self._live.get(session)
         if live is not None:
-            return live.load()
+            try:
+                return live.load()
+            except LeaseLost:
+                if not live.closed:
+                    raise  # else it was given back meanwhile, and the session is cold
         with self.open(session) as opened:
             return opened.load()
 

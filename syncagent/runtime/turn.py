@@ -11,11 +11,10 @@ from syncagent.boundary.models.protocol import ModelRequest
 from syncagent.boundary.process import Processes
 from syncagent.boundary.tools.base import Tool
 from syncagent.boundary.tools.text import clean
-from syncagent.cancel import CancellationToken, Cancelled
+from syncagent.cancel import CancellationToken, Cancelled, Cause
 from syncagent.errors import InvalidLog, ModelError, StoreError
 from syncagent.log import Message
 from syncagent.log import events as ev
-from syncagent.log.closers import closing_bodies
 from syncagent.log.folds import add_usage
 from syncagent.runtime.calls import Calls
 from syncagent.runtime.hooks import (
@@ -29,12 +28,23 @@ from syncagent.runtime.hooks import (
     ask,
 )
 from syncagent.runtime.request import Answer, Request
-from syncagent.runtime.result import TurnResult, failure_of
+from syncagent.runtime.result import TurnResult, describe, failure_of
 from syncagent.runtime.session import Session
 
-__all__ = ["Desk", "Turn", "Work"]
+__all__ = ["Desk", "POINTS", "Turn", "Work"]
 
 Reason = Dict[str, Any]
+
+#: name -> where it is, on the driver's thread with no lock held. Tests stop a turn there; see `Store`.
+POINTS: Mapping[str, str] = {
+    "turn.begun": "with `turn`: the turn is open and has claimed, nothing else has happened",
+    "step.started": "with `turn` and `step`: its messages have entered",
+    "request.ready": "with `turn` and `step`: all that the request rests on is durable",
+    "step.ended": "with `turn` and `step`: another step follows, and has claimed nothing yet",
+    "turn.closing": "with `turn`: nothing more is asked, and it can still be cancelled",
+    "turn.handed_over": "with `turn`: nobody can cancel it any more, its ending is not in the log",
+    "turn.ended": "with `turn`: its ending is in the log and not yet known to be durable",
+}
 
 
 class Desk(Protocol):
@@ -88,8 +98,10 @@ class Turn:
     claimed: List[Message]
     dropped: List[Message] = attrs.field(factory=list)
     shown: List[str] = attrs.field(factory=list)
+    usage: Dict[str, int] = attrs.field(factory=dict)
     escaped: List[BaseException] = attrs.field(factory=list)
     step: int = 0
+    cut: bool = False  # the output limit has cut an answer of this turn
 
     def run(self) -> TurnResult:
         """Run the turn and write its ending; return what it came to.
@@ -97,17 +109,19 @@ class Turn:
         Raises a `StoreError` when the ending can't be made durable: then only the store is at fault.
         """
         session = self.work.session
-        first = session.seq
         answer = ""
+        self.work.points("turn.begun", turn=self.number)
         try:
             answer = self._steps()
-            reason: Reason = {"kind": "max_tokens" if self._cut else "completed"}
+            reason: Reason = {"kind": "max_tokens" if self.cut else "completed"}
         except _Blocked as exc:
             reason = {"kind": "blocked", "error": {"code": exc.args[0], "message": exc.args[1]}}
         except BaseException as exc:
             reason = {"kind": "error", "error": _error_of(exc)}
-            if not isinstance(exc, (Exception, Cancelled)):
+            if not isinstance(exc, (Exception, Cancelled)) and exc not in self.escaped:
                 self.escaped.append(exc)
+            if isinstance(exc, KeyboardInterrupt):
+                self.token.cancel(Cause.USER)
         self.work.points("turn.closing", turn=self.number)
         # From here on nobody can cancel the turn, also while its ending is being flushed.
         if self.desk.hand_over():
@@ -115,26 +129,27 @@ class Turn:
         elif self.escaped and reason["kind"] != "error":
             reason = {"kind": "error", "error": _error_of(self.escaped[0])}
         self.work.points("turn.handed_over", turn=self.number)
-        session.append(*closing_bodies(session.state, reason))
+        for event in session.end_turn(reason):
+            if isinstance(event.body, ev.AssistantMessage):
+                add_usage(self.usage, event.body.usage)
         self.work.points("turn.ended", turn=self.number)
         session.flush()  # checkpoint: turn end
-        return self._result(reason, answer, first)
-
-    _cut: bool = False
+        return self._result(reason, answer)
 
     def _steps(self) -> str:
         """Step after step until nothing more is asked; return the final answer."""
         messages = self.claimed
         while True:
             self.step += 1
-            if self.step > self.work.max_steps:
-                text = f"the turn has used its {self.work.max_steps} steps"
-                raise _Blocked("limit_steps", text)
             answer = self._one_step(messages)
             if not answer.calls and not self.desk.steered():
                 self._stopping(answer)
                 if not self.desk.steered():
                     return answer.text
+            # Before the claim: what waits for the next step is then the next turn's.
+            if self.step == self.work.max_steps:
+                raise _Blocked("limit_steps", f"the turn has used its {self.step} steps")
+            self.work.points("step.ended", turn=self.number, step=self.step)
             messages = self.desk.claim_next()
 
     def _one_step(self, messages: List[Message]) -> Answer:
@@ -147,7 +162,8 @@ class Turn:
         session.append(*[ev.UserMessage(message=message, **where) for message in messages])
         self.work.points("step.started", **where)
         answer = self._ask()
-        self._cut = self._cut or answer.cut
+        self.cut = self.cut or answer.cut
+        add_usage(self.usage, answer.usage)
         if answer.calls:
             self._act(answer.calls)
         session.append(ev.StepEnd(**where))
@@ -205,12 +221,8 @@ class Turn:
         if isinstance(more, Continue):
             self.desk.put_next(more.text)
 
-    def _result(self, reason: Reason, answer: str, first: int) -> TurnResult:
+    def _result(self, reason: Reason, answer: str) -> TurnResult:
         kind = reason["kind"]
-        usage: Dict[str, int] = {}
-        for event in self.work.session.events(since=first, types=("assistant/message",)):
-            assert isinstance(event.body, ev.AssistantMessage)
-            add_usage(usage, event.body.usage)
         shown = "".join(self.shown)
         return TurnResult(
             turn=self.number,
@@ -220,7 +232,7 @@ class Turn:
             error=failure_of(reason),
             cause=self.token.cause if kind == "aborted" else None,
             dropped=list(self.dropped),
-            usage=usage,
+            usage=dict(self.usage),
         )
 
 
@@ -243,5 +255,5 @@ def _error_of(exc: BaseException) -> Dict[str, str]:
     elif isinstance(exc, Cancelled):
         code = "cancelled"
     else:
-        return {"code": "failed", "message": clean(f"{type(exc).__name__}: {exc}")}
+        return {"code": "failed", "message": clean(describe(exc))}
     return {"code": code, "message": clean(str(exc))}
