@@ -250,6 +250,8 @@ class Writer:
         except Exception as exc:
             self._failed(desk, sessions, exc)
             return
+        if not self._alive:
+            return  # it is on disk, and nobody may be told so any more
         settled = [entry for held in written for entry in sessions[held]]
         self.backlog.settle(settled, written)
         for held in lost:
