@@ -174,7 +174,8 @@ def test_small_output_is_shown_in_full_without_a_note(bench: Bench) -> None:
         ('{"command": "ls", "timeout": 0}', "argument 'timeout' must be above 0"),
         ('{"command": "ls", "timeout": "9"}', "argument 'timeout' must be a number"),
         ('{"command": "ls", "grace": 9}', "there is no argument 'grace'"),
-        ('{"command": "a\\u0000b"}', "NUL"),
+        ('{"command": "a\\u0000b"}', "a character that no program can get"),
+        ('{"command": "a\\ud800b"}', "a character that no program can get"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_runs(arguments: str, text: str) -> None:
@@ -183,8 +184,16 @@ def test_bad_arguments_are_refused_before_anything_runs(arguments: str, text: st
     assert caught.value.code == "BAD_ARGUMENTS" and text in str(caught.value)
 
 
-def test_a_command_that_no_program_can_get_is_a_failure(bench: Bench) -> None:
-    assert bench.run("echo \ud800").error == "TOOL_FAILED"
+def test_a_failure_of_the_one_who_shows_is_not_the_command_s(bench: Bench) -> None:
+    def fail(shown: str) -> None:
+        raise OSError("the disk is full")
+
+    bench.at = fail
+    with pytest.raises(OSError, match="the disk is full"):
+        bench.run("echo hi; sleep 60")
+
+
+def test_a_command_that_is_too_long_is_a_failure(bench: Bench) -> None:
     output = bench.run("true " + "x" * 200_000)
     assert output.error == "TOOL_FAILED"
     assert "Argument list too long" in output.text

@@ -47,6 +47,13 @@ class _Job:
     live: Optional[LiveText]
 
 
+def _check(timeout: Optional[float]) -> None:
+    if os.name != "posix":
+        raise ProcessError("child processes need a POSIX system; this one isn't")
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout is seconds above 0, or None, not {timeout!r}")
+
+
 class Processes:
     """Runs child processes so that nothing of them is ever left; safe to use from many threads.
 
@@ -96,21 +103,16 @@ class Processes:
     ) -> ProcessResult:
         """Run a program to its end and return how it ended; nothing of it is left then.
 
-        It gets no terminal, and `stdin` or nothing as its input; `cwd` and `env` default to those of
-        this process. When `token` is cancelled, or after `timeout` seconds, it and all that it has
-        started get TERM and, after `grace` seconds, KILL. When it ends by itself, what it has left
-        running may go on for `linger` seconds and is then stopped likewise. `on_output` gets the
-        output while it comes, in pieces, in the calling thread; it gets no more once it returns
-        False. The result keeps the first `head` and the last `tail` bytes.
+        It gets no terminal, and `stdin` or nothing as input; `cwd` and `env` default to ours. When
+        `token` is cancelled, or after `timeout` seconds, all of it gets TERM and, `grace` seconds
+        later, KILL; so does, `linger` seconds after its own end, what it has left running. The
+        output goes to `on_output` while it comes, in this thread, until that returns False.
 
         Raises `Cancelled` if the token is cancelled before anything was started, `ProcessError` if
-        the process can't be started or its guard is lost, `ValueError` for arguments that no program
-        can get. A program that isn't there is no exception but exit code 127 or 126 and a message.
+        nothing can be started or the guard is lost, `ValueError` for what no program can get. A
+        program that isn't there is no exception but exit code 127 or 126 and a message.
         """
-        if os.name != "posix":
-            raise ProcessError("child processes need a POSIX system; this one isn't")
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout is seconds above 0, or None, not {timeout!r}")
+        _check(timeout)
         job = _Job(
             order=encode(argv, cwd, env, grace, linger),
             stdin=stdin,

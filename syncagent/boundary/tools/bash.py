@@ -12,7 +12,7 @@ from syncagent.boundary.process import ProcessError, ProcessResult, shared
 from syncagent.boundary.tools.arguments import bad_arguments
 from syncagent.boundary.tools.base import CallContext, Tool, ToolOutput
 from syncagent.boundary.tools.schema import Signature
-from syncagent.boundary.tools.text import NOTHING
+from syncagent.boundary.tools.text import NOTHING, clean
 from syncagent.cancel import CancellationToken, Cause
 
 __all__ = ["EMIT_LIMIT", "bash", "bash_tool"]
@@ -58,8 +58,8 @@ def bash_tool(
         done = signature.structure(values)
         if not done.get("timeout", 1.0) > 0:
             raise bad_arguments(name, "argument 'timeout' must be above 0")
-        if "\0" in done["command"]:
-            raise bad_arguments(name, "argument 'command' has a NUL character, which no program can get")
+        if "\0" in done["command"] or clean(done["command"]) != done["command"]:
+            raise bad_arguments(name, "argument 'command' has a character that no program can get")
         return done
 
     def body(values: Dict[str, Any], context: CallContext) -> ToolOutput:
@@ -96,6 +96,16 @@ def _run(
     cwd: Optional[str],
     env: Optional[Mapping[str, str]],
 ) -> ToolOutput:
+    failure: Optional[BaseException] = None
+
+    def emit(text: str) -> None:
+        nonlocal failure
+        try:
+            context.emit(text)
+        except BaseException as exc:
+            failure = exc
+            raise
+
     try:
         result = context.processes.run(
             [_shell(), "-c", command],
@@ -104,9 +114,11 @@ def _run(
             env=env,
             timeout=timeout,
             grace=grace,
-            on_output=_bounded(context.emit),
+            on_output=_bounded(emit),
         )
-    except (ProcessError, ValueError, OSError) as exc:
+    except (ProcessError, OSError) as exc:
+        if exc is failure:  # the one who shows the output failed, not the command
+            raise
         lost = getattr(exc, "output", "")
         return ToolOutput.from_text(_join(lost, [str(exc)]), error="TOOL_FAILED", message=str(exc))
     return _output(result, context.token, timeout)
