@@ -12,7 +12,7 @@ ROOT = pathlib.Path(syncagent.__file__).parent
 MODULES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
 
 #: From the ground up. A module may import from its own layer and from those before it.
-LAYERS = ["_version", "errors", "log", "cancel", "boundary", "runtime", "surface"]
+LAYERS = ["_version", "errors", "log", "cancel", "boundary", "runtime", "testing", "surface"]
 
 #: The parts of `boundary`: what else each may know, beside `_version`, `errors` and itself.
 PARTS = {
@@ -30,8 +30,8 @@ PURE = {
     "unicodedata",
 }  # fmt: skip
 
-#: These stand above all layers: the public names, the command, and what tests use.
-ABOVE = {"__init__", "__main__", "testing"}
+#: These stand above all layers: the public names, and the command.
+ABOVE = {"__init__", "__main__"}
 
 MAX_MODULE = 400  # lines
 MAX_FUNCTION = 40  # lines of its body
