@@ -6,7 +6,7 @@ It turns calls into work for its `Driver` and knows nothing of how a turn goes.
 import contextlib
 import threading
 from concurrent.futures import CancelledError, Future
-from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Sequence, Union
+from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Sequence, TypeVar, Union
 
 from syncagent.boundary import process
 from syncagent.boundary.tools.base import Tool, tool
@@ -23,6 +23,8 @@ from syncagent.runtime.store import Store
 from syncagent.runtime.turn import Work
 
 __all__ = ["Agent"]
+
+A = TypeVar("A", bound="Agent")
 
 
 class Agent:
@@ -289,7 +291,7 @@ class Agent:
         held.close()
         return True
 
-    def __enter__(self) -> "Agent":
+    def __enter__(self: A) -> A:
         return self
 
     def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:

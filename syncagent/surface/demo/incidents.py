@@ -17,6 +17,7 @@ from syncagent.runtime.store import Store
 from syncagent.surface.demo.narrate import narrate
 from syncagent.surface.interrupt import Agent
 from syncagent.testing import ModelServer, call, hold, stall, usage
+from syncagent.testing.script import Entry
 
 __all__ = ["Demo", "DemoFailed"]
 
@@ -61,7 +62,7 @@ class Demo:
     def stop(self, store: Store) -> None:
         """Stop a turn while a tool runs, and another in the middle of a stream."""
         self._title("1. The stop", "A tool runs a tree of processes; then a model stalls in mid-sentence.")
-        script = [
+        script: List[Entry] = [
             ["I will build it.", call("bash", {"command": TREE}), usage(40, 12)],
             ["The build was stopped, and ", hold("stalled"), stall()],
             ["You stopped the build, and then me. Nothing is running.", usage(90, 14)],
@@ -120,7 +121,7 @@ class Demo:
     def crash(self, store: Store) -> List[Event]:
         """Kill a runtime in mid-turn, open its session again and go on; the log as the kill left it."""
         self._title("2. kill -9", "Another process runs a turn: one call done, one running, one to come.")
-        script = [
+        script: List[Entry] = [
             ["Hello. What can I do?", usage(10, 6)],
             [
                 "First the invoice.",
