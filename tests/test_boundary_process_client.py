@@ -343,14 +343,15 @@ def test_nothing_is_polled_while_a_tool_is_silent(processes: Processes) -> None:
     assert processes.supervisor_pid is not None
     watched: List[int] = [processes.supervisor_pid, *children_of(processes.supervisor_pid)]
 
-    def switches() -> List[str]:
-        found = []
+    def wakeups() -> int:
+        count = 0
         for pid in watched:
             with open(f"/proc/{pid}/status") as file:
-                found += [line for line in file if "voluntary_ctxt" in line]
-        return found
+                count += sum(int(line.split()[1]) for line in file if line.startswith("voluntary_ctxt"))
+        return count
 
-    before = until(lambda: (lambda a, b: a if a == b else None)(switches(), switches()), "they are at rest")
-    threading.Event().wait(0.4)
-    assert switches() == before
+    until(lambda: all(state_of(pid) == "S" for pid in watched), "they are at rest")
+    before = wakeups()
+    threading.Event().wait(0.5)
+    assert wakeups() - before < 4  # looking around every 50 ms would be 20
     call.stop()

@@ -1,6 +1,7 @@
 """Descendants are all found, and a signal never goes to another process."""
 
 import ctypes
+import errno
 import os
 import signal
 import subprocess
@@ -44,19 +45,38 @@ def test_a_process_that_is_gone_is_no_error(child: Any) -> None:
     assert proctree.send(process, stat, signal.SIGKILL)
 
 
-def test_without_pidfds_only_own_children_are_signalled(monkeypatch: pytest.MonkeyPatch, child: Any) -> None:
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM])
+def test_without_pidfds_only_own_children_are_signalled(
+    monkeypatch: pytest.MonkeyPatch, child: Any, number: int
+) -> None:
+    """An old kernel doesn't know them, a container's filter may forbid them."""
+
     def unavailable(pid: int) -> int:
-        raise OSError(38, "Function not implemented")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "pidfd_open", unavailable)
     assert proctree.death_watch(os.getpid()) == -1
     process, stat = identity(child.pid)
     stat.parent = 1  # a grandchild's pid could be reused: its parent may reap it at any time
-    proctree.send(process, stat, signal.SIGKILL)
+    assert proctree.send(process, stat, signal.SIGKILL)
     assert state_of(child.pid) in ("S", "R", "D")
     stat.parent = os.getpid()
-    proctree.send(process, stat, signal.SIGKILL)
+    assert proctree.send(process, stat, signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL
+
+
+def test_a_refused_signal_is_told(monkeypatch: pytest.MonkeyPatch, child: Any) -> None:
+    def refuse(*args: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", refuse)
+    process, stat = identity(child.pid)
+    stat.parent = 1
+    assert not proctree.send(process, stat, signal.SIGTERM)
+    stat.parent = os.getpid()
+    monkeypatch.setattr(os, "kill", refuse)
+    assert not proctree.send(process, stat, signal.SIGTERM)
+    monkeypatch.undo()
 
 
 def test_a_name_with_brackets_and_blanks_is_read_right(tmp_path: Any) -> None:

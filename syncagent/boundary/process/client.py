@@ -71,7 +71,7 @@ class Processes:
         state = self._states.get(pid)
         if state is None:
             state = self._states.setdefault(pid, _State())
-            for other in [key for key in self._states if key != pid]:
+            for other in set(self._states) - {pid}:
                 inherited = self._states.pop(other, None)
                 if inherited is not None:
                     for call in inherited.calls:

@@ -152,30 +152,35 @@ def descendants(skip: Set[int]) -> Dict[Process, Stat]:
 
 def send(process: Process, stat: Stat, signum: int) -> bool:
     """Signal a descendant, and never another process; False if that isn't permitted."""
-    try:
-        if hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal"):
+    fd = -1
+    if hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal"):
+        try:
             fd = os.pidfd_open(process.pid)
-            try:
-                now = stat_of(process.pid)
-                if now is not None and now.start == process.start:
-                    signal.pidfd_send_signal(fd, signum)
-            finally:
-                os.close(fd)
+        except ProcessLookupError:
             return True
-    except PermissionError:
-        return False
-    except ProcessLookupError:
-        return True
-    except OSError:  # no pidfds here
-        pass
-    return _send_to_child(process, stat, signum)
-
-
-def _send_to_child(process: Process, stat: Stat, signum: int) -> bool:
-    """Without pidfds only our own unreaped children are safe; the others move up to us in time."""
+        except OSError:  # an old kernel, or a container's filter, which may say EPERM
+            pass
+    if fd < 0:
+        return _send_to_child(process, stat, signum, default=True)
     try:
-        if stat.parent == os.getpid():
-            os.kill(process.pid, signum)
+        now = stat_of(process.pid)
+        if now is not None and now.start == process.start:
+            signal.pidfd_send_signal(fd, signum)
+    except ProcessLookupError:
+        pass
+    except OSError:
+        return _send_to_child(process, stat, signum, default=False)
+    finally:
+        os.close(fd)
+    return True
+
+
+def _send_to_child(process: Process, stat: Stat, signum: int, *, default: bool) -> bool:
+    """Without a pidfd only our own unreaped children are safe; the others move up to us in time."""
+    if stat.parent != os.getpid():
+        return default
+    try:
+        os.kill(process.pid, signum)
     except PermissionError:
         return False
     except ProcessLookupError:

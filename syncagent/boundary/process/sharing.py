@@ -36,7 +36,7 @@ def shared() -> Iterator[Processes]:
     """
     pid = os.getpid()
     holder = _holders.setdefault(pid, _Holder())
-    for other in [key for key in _holders if key != pid]:
+    for other in set(_holders) - {pid}:
         _holders.pop(other, None)
     with holder.lock:
         holder.users += 1
