@@ -99,6 +99,7 @@ class Agent(runtime.Agent):
 
         Raises what `send` raises, and the store's error if the ending could not be made durable.
         """
+        self._driver.check_outside()
         say = notice or _silent
         with Signals() as signals:
             handle = self._send("next_turn", content, True, timeout, token)
