@@ -22,7 +22,7 @@ import socket
 import struct
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional, Tuple
 
 import attrs
 from requests.adapters import HTTPAdapter
@@ -104,11 +104,12 @@ class Lease:
                 self._duplicate.shutdown(socket.SHUT_RDWR)
 
 
-class _Binding(threading.local):
-    """Which request this thread makes now. urllib3 offers no way to hand an argument down to here."""
+#: Which request each thread makes now, by its number, and the longest time in which it can't send a
+#: byte. urllib3 offers no way to hand an argument down to a connection. It's no `threading.local`:
+#: where the collector frees one inside `sys._current_frames()`, Python 3.11 hangs for ever.
+_Bindings = Dict[int, Tuple[Lease, Optional[float]]]
 
-    lease: Optional[Lease] = None
-    silence: Optional[float] = None
+_UNBOUND = (None, None)
 
 
 if TYPE_CHECKING:
@@ -243,13 +244,13 @@ class _LeasedPool(_AnyPool):
     after that, a late cancel would shut down a connection that another request has by then.
     """
 
-    def __init__(self, binding: _Binding, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, bindings: _Bindings, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._binding = binding
+        self._bindings = bindings
 
     def _get_conn(self, timeout: Optional[float] = None) -> Any:
         conn: Any = super()._get_conn(timeout)
-        conn.lease, conn.silence = self._binding.lease, self._binding.silence
+        conn.lease, conn.silence = self._bindings.get(threading.get_ident(), _UNBOUND)
         if conn.lease is not None and getattr(conn, "sock", None) is not None:
             with _closed_on_error(conn):
                 conn.lease.attach(conn.sock)
@@ -298,7 +299,7 @@ class CancellableAdapter(HTTPAdapter):
     """
 
     def __init__(self, *, pool_maxsize: int = 64) -> None:
-        self._binding = _Binding()
+        self._bindings: _Bindings = {}
         super().__init__(pool_maxsize=pool_maxsize, max_retries=0, pool_block=False)
 
     @contextlib.contextmanager
@@ -308,11 +309,12 @@ class CancellableAdapter(HTTPAdapter):
         `silence` is the longest time in seconds in which no byte of a request's body can be sent. The
         lease may outlive the block: a streamed answer's connection stays tied to it.
         """
-        self._binding.lease, self._binding.silence = lease, silence
+        number = threading.get_ident()
+        self._bindings[number] = lease, silence
         try:
             yield
         finally:
-            self._binding.lease = self._binding.silence = None
+            del self._bindings[number]
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, **kwargs)
@@ -326,5 +328,5 @@ class CancellableAdapter(HTTPAdapter):
 
     def _adopt(self, manager: Any, pools: Dict[str, Any]) -> None:
         manager.pool_classes_by_scheme = {
-            scheme: functools.partial(pool, self._binding) for scheme, pool in pools.items()
+            scheme: functools.partial(pool, self._bindings) for scheme, pool in pools.items()
         }
