@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 
-from logs import Log, random_log
-from syncagent.boundary.store import schema
+from log_writer import Log, calls
 from syncagent.boundary.store.faults import Patience
 from syncagent.boundary.store.files import Gate
 from syncagent.boundary.store.sqlite import SQLiteStore
@@ -48,6 +47,18 @@ def kill(child):
         child.wait(60)
 
 
+def some_turn(rng):
+    """A whole turn of a few chunks and calls."""
+    log = Log().asking()
+    for _ in range(rng.randrange(20)):
+        log.chunk("x" * rng.randrange(30))
+    ids = [f"c{n}" for n in range(rng.randrange(3))]
+    log.says("Let me look.", *calls(*ids))
+    for id in ids:
+        log.call(id).result(id, said="y" * rng.choice([1, 50, 9000]))
+    return log.end_step().end_turn().events
+
+
 def ignore(error):
     """An on_failure for those who look at what flush raises."""
 
@@ -56,7 +67,7 @@ def shifted(events, seq, turn, time):
     """The events as they would follow on others: seq, turn numbers, message ids and times moved on."""
     moved = []
     for event in events:
-        data = json.loads(json.dumps(event.data).replace('"m-', f'"m-{seq}-'))
+        data = json.loads(json.dumps(event.data).replace('"u-', f'"u-{seq}-'))
         if "turn" in data:
             data["turn"] += turn
         item = {"seq": event.seq + seq, "time": max(event.time, time), "type": event.type, "data": data}
@@ -99,7 +110,7 @@ def run_append(path, session, seed, rounds="1000000"):
     for _ in range(int(rounds)):
         state = opened.state
         turn = state.turn
-        for event in shifted(random_log(rng, turns=1, kills=0), state.seq, turn, state.time):
+        for event in shifted(some_turn(rng), state.seq, turn, state.time):
             put_all(store, opened, [event], flush=rng.random() < 0.3)
             if store.durable_seq(opened.lease) >= event.seq:
                 say("durable", event.seq)
@@ -170,28 +181,6 @@ def run_read(path):
     say("errors", errors, reads)
 
 
-def run_repair(path, session, kill_at, journal="wal"):
-    """Open a session, dying before the `kill_at`-th SQL statement; say how many there were."""
-    count = 0
-    connect = schema._connect
-
-    def trace(sql):
-        nonlocal count
-        count += 1
-        if count == int(kill_at):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def traced(*args):
-        conn = connect(*args)
-        conn.set_trace_callback(trace)
-        return conn
-
-    schema._connect = traced
-    with SQLiteStore(path, journal=journal) as store:
-        opened = store.open(session, on_failure=ignore)
-        say("opened", count, len(opened.closers))
-
-
 def run_as_nobody(path, session):
     """As a user who may write nothing: read everything, then try to write."""
     os.setgroups([])
@@ -224,3 +213,31 @@ def run_fork(path, session):
         signal.pause()
     say("forked", pid)
     sys.stdin.read()
+
+
+def run_fork_often(path):
+    """Append all the time and fork children that end as programs do; say how many ended well."""
+    import threading
+
+    store = SQLiteStore(path)
+    opened = store.create("s", on_failure=ignore)
+    stop = threading.Event()
+
+    def feed():
+        rng = random.Random(5)
+        while not stop.is_set():
+            state = opened.state
+            put_all(store, opened, shifted(some_turn(rng), state.seq, state.turn, state.time))
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    ended = 0
+    for _ in range(20):
+        pid = os.fork()
+        if pid == 0:
+            return  # and out through the interpreter's end
+        ended += os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    stop.set()
+    feeder.join()
+    store.close()
+    say("children", ended)

@@ -52,7 +52,7 @@ def scan(
             seq=seq,
         )
 
-    expected = attempt(lambda: _first_row(conn, sid, since + 1))
+    expected = attempt(lambda: _first_row(conn, sid, max(since, 0) + 1))
     while True:
         start = expected
         rows, failure = attempt(lambda: _page(conn, sid, start, until, types))
