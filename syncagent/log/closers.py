@@ -54,7 +54,7 @@ def closing_bodies(state: LogState, reason: Union[str, Mapping[str, Any]] = "int
             if claim.waiting:
                 bodies.append(_parked(claim.put))
     # A failed attempt commits no message; one that was cut by a stop or a crash keeps what it showed.
-    if state.phase is Phase.ASKING and state.visible and end["kind"] in ("interrupted", "aborted"):
+    if state.phase is Phase.ASKING and state.shown.visible and end["kind"] in ("interrupted", "aborted"):
         bodies.append(_cut_message(state, dead))
     bodies.extend(_placeholder(state, call, dead) for call in state.open_calls())
     if state.phase is not Phase.TURN:

@@ -212,7 +212,7 @@ def _assistant_message(state: LogState, body: ev.AssistantMessage) -> None:
     _need(message.calls or message.visible, "L9", "it holds neither a call nor anything visible")
     if body.synthetic:
         _need(body.interrupted, "L8", "repair writes only interrupted messages")
-        _need(state.visible, "L8", "the open attempt streamed nothing visible")
+        _need(state.shown.visible, "L8", "the open attempt streamed nothing visible")
     if body.interrupted:
         _need(not message.calls, "L9", "a cut message holds no call")
     ids = [call["id"] for call in message.calls]
@@ -270,7 +270,7 @@ def _step_end(state: LogState, body: ev.StepEnd) -> None:
     open_ids = [call.id for call in state.open_calls()]
     _need(not open_ids, "L7", f"calls are open: {', '.join(map(repr, open_ids))}")
     if body.synthetic and state.phase is ASKING:
-        _need(not state.visible, "L8", "the open attempt's visible text is not recovered")
+        _need(not state.shown.visible, "L8", "the open attempt's visible text is not recovered")
 
 
 def _turn_end(state: LogState, body: ev.TurnEnd) -> None:

@@ -4,13 +4,13 @@ It judges nothing: `grammar.advance` asks the rules first and only then applies 
 """
 
 import enum
-import itertools
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Type
+from typing import Any, Callable, Dict, List, Mapping, Optional, Type
 
 import attrs
 
 from syncagent.log import events as ev
 from syncagent.log.events import Body, Event, Message
+from syncagent.log.shown import Shown
 
 __all__ = ["Call", "Claim", "EFFECTS", "LogState", "Phase", "recovered_message"]
 
@@ -57,7 +57,7 @@ class LogState:
     """All that the next event's rules depend on; `advance` alone changes it.
 
     `pending` holds the inbox by target, in order; `calls` and `claims` keep the model's order and the
-    order of the claim. Text is kept as pieces: one growing string would cost quadratic time.
+    order of the claim.
     """
 
     seq: int = 0
@@ -77,14 +77,17 @@ class LogState:
     cut: bool = False  # a synthetic event has been seen: only synthetic ones follow
     # of the open step
     entered: bool = False  # a user/message is in it
-    begun: bool = False  # the request has begun
     calls: Dict[str, Call] = attrs.field(factory=dict)
     # of the open attempt
     attempt: int = 1
     chunked: bool = False
-    visible: bool = False
-    runs: List[Tuple[str, List[str]]] = attrs.field(factory=list)
+    shown: Shown = attrs.field(factory=Shown)
     usage: Dict[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the open step's request has begun: at its first chunk, retry or message."""
+        return self.chunked or self.attempt > 1 or self.phase is Phase.ACTING
 
     def waiting_claim(self) -> Optional[Claim]:
         """The first message that the open turn claimed and that neither entered nor was parked."""
@@ -171,30 +174,24 @@ def _do_header(state: LogState, body: ev.RequestHeader) -> None:
 
 
 def _do_chunk(state: LogState, body: ev.AssistantChunk) -> None:
-    kind, text = body.chunk["kind"], body.chunk["text"]
-    state.begun = state.chunked = True
-    if kind != "tool_call":
-        if not state.runs or state.runs[-1][0] != kind:
-            state.runs.append((kind, []))
-        state.runs[-1][1].append(text)
-        state.visible = state.visible or ev.is_visible(text)
+    state.chunked = True
+    if body.chunk["kind"] != "tool_call":
+        state.shown.add(body.chunk["kind"], body.chunk["text"])
     state.usage.update(body.chunk.get("usage") or {})
 
 
 def _do_retry(state: LogState, body: ev.ModelRetry) -> None:
-    state.begun, state.attempt = True, body.attempt
+    state.attempt = body.attempt
     _drop_attempt(state)
 
 
 def _do_assistant_message(state: LogState, body: ev.AssistantMessage) -> None:
-    state.begun = True
     state.calls = {call["id"]: Call(id=call["id"], name=call["name"]) for call in body.message.calls}
     _drop_attempt(state)
 
 
 def _drop_attempt(state: LogState) -> None:
-    state.chunked = state.visible = False
-    state.runs, state.usage = [], {}
+    state.chunked, state.shown, state.usage = False, Shown(), {}
 
 
 def _do_approval_asked(state: LogState, body: ev.ApprovalAsked) -> None:
@@ -226,7 +223,7 @@ def _do_gap(state: LogState, body: ev.LogGap) -> None:
 
 def _do_step_end(state: LogState, body: ev.StepEnd) -> None:
     state.calls, state.attempt = {}, 1
-    state.entered = state.begun = state.gap = False
+    state.entered = state.gap = False
     _drop_attempt(state)
 
 
@@ -262,10 +259,5 @@ def message_id(state: LogState) -> str:
 
 
 def recovered_message(state: LogState) -> Message:
-    """What the open attempt has shown, as a message: white space left out, runs of one kind joined."""
-    blocks: List[Dict[str, Any]] = []
-    runs = [(kind, "".join(pieces)) for kind, pieces in state.runs]
-    shown = (run for run in runs if ev.is_visible(run[1]))
-    for kind, group in itertools.groupby(shown, key=lambda run: run[0]):
-        blocks.append({"type": kind, "text": "".join(text for _, text in group)})
-    return Message(id=message_id(state), role="assistant", content=blocks)
+    """What the open attempt has shown, as a message."""
+    return Message(id=message_id(state), role="assistant", content=state.shown.blocks())

@@ -1,4 +1,4 @@
-"""Chunks in, the blocks of one message out. It knows the neutral chunk, no wire format and no log.
+"""Chunks in, the blocks of one message out. It knows the neutral chunk, no wire format and no event.
 
 One `Assembly` belongs to one attempt: another attempt begins another one, so nothing that a failed
 attempt has streamed can get into the message of the next.
@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Set
 import attrs
 
 from syncagent.boundary.models.protocol import Chunk
+from syncagent.log.shown import Shown
 
 __all__ = ["Assembly", "CallPlaces"]
 
@@ -89,17 +90,14 @@ class CallPlaces:
 class Assembly:
     """The message of one attempt, as far as it has been streamed.
 
-    `visible` says whether text or reasoning with a character that is not white space has arrived,
-    `usage` is what the provider has counted so far (`{}` if nothing), `finish` how the stream
-    ended, or None.
+    `usage` is what the provider has counted so far (`{}` if nothing), `finish` how the stream ended,
+    or None.
     """
 
     def __init__(self) -> None:
-        self.visible = False
         self.usage: Dict[str, Any] = {}
         self.finish: Optional[str] = None
-        # Pieces are kept in lists: adding to a growing string is quadratic over a long answer.
-        self._runs: List[Dict[str, Any]] = []
+        self._shown = Shown()
         self._calls = CallPlaces()
 
     def add(self, chunk: Chunk) -> None:
@@ -110,30 +108,26 @@ class Assembly:
             self.finish = chunk.finish
         if chunk.kind == "tool_call":
             self._calls.add(index=chunk.index, id=chunk.id, name=chunk.name, text=chunk.text)
-        elif chunk.text:
-            if not self._runs or self._runs[-1]["type"] != chunk.kind:
-                self._runs.append({"type": chunk.kind, "pieces": []})
-            self._runs[-1]["pieces"].append(chunk.text)
-            self.visible = self.visible or not chunk.text.isspace()
+        else:
+            self._shown.add(chunk.kind, chunk.text)
+
+    @property
+    def visible(self) -> bool:
+        """Whether text or reasoning with a character that is not white space has arrived."""
+        return self._shown.visible
 
     @property
     def text(self) -> str:
         """The text that has arrived, without reasoning."""
-        return "".join("".join(run["pieces"]) for run in self._runs if run["type"] == "text")
+        return self._shown.text
 
     def blocks(self, *, calls: bool = True) -> List[Dict[str, Any]]:
         """The message's content: text and reasoning as they came, then the tool calls by index.
 
-        A run of one kind is one block, and a run of white space alone is left out. Each call has
-        an id that is unique in the step. With `calls=False` the calls are left out, for an answer
-        that was cut.
+        White space alone is left out, see `Shown.blocks`. Each call has an id that is unique in the
+        step. With `calls=False` the calls are left out, for an answer that was cut.
         """
-        found: List[Dict[str, Any]] = []
-        for run in self._runs:
-            text = "".join(run["pieces"])
-            if not text.isspace():
-                found.append({"type": run["type"], "text": text})
-        return found + (self._call_blocks() if calls else [])
+        return self._shown.blocks() + (self._call_blocks() if calls else [])
 
     def _call_blocks(self) -> List[Dict[str, Any]]:
         calls = self._calls.in_order()
