@@ -178,7 +178,9 @@ class Server:
     def wait_ended(self) -> None:
         """Wait until the server has seen the end of each connection."""
         with self._all_ended:
-            assert self._all_ended.wait_for(lambda: not self._open, DEADLINE), "a connection is still open"
+            if not self._all_ended.wait_for(lambda: not self._open, DEADLINE):
+                left = [str(handle) for _, handle in self._open.values()]
+                raise AssertionError(f"of {self.connections} connections these are still open: {left}")
 
     def __enter__(self) -> "Server":
         self._thread.start()

@@ -546,8 +546,11 @@ def test_the_error_that_is_being_handled_is_not_taken_for_the_cause(
 
 
 def test_a_closed_client_makes_new_connections(token: CancellationToken) -> None:
+    """The old ones end at once, even if something that belongs to them is still held."""
     with Server(servers.answering(servers.OK)) as server, client_of() as client:
-        assert get(client, server.url, token) == b"ok"
+        with client.stream("GET", server.url, token=token) as response:
+            held = response.iter_bytes()
+            assert next(held) == b"ok"
         client.close()
         server.wait_ended()
         assert get(client, server.url, token) == b"ok"

@@ -22,6 +22,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Dict, Iterator, Optional, Tuple
 
 import attrs
@@ -38,6 +39,9 @@ __all__ = ["CancellableAdapter", "Lease"]
 
 #: Bytes that are sent under one time-out: `sendall` has one limit for all that it is given.
 _SLICE = 65536
+#: Seconds after which an idle connection isn't used again: what stands between may have forgotten it
+#: without a word, and then a request would wait for its whole idle limit.
+_KEPT = 30.0
 
 
 @attrs.define(eq=False)
@@ -52,6 +56,7 @@ class Lease:
 
     token: CancellationToken
     _lock: Any = attrs.field(factory=threading.Lock, init=False, repr=False)
+    _sock: Any = attrs.field(default=None, init=False, repr=False)
     _duplicate: Optional[socket.socket] = attrs.field(default=None, init=False, repr=False)
     _fired: bool = attrs.field(default=False, init=False)
     _stack: contextlib.ExitStack = attrs.field(factory=contextlib.ExitStack, init=False, repr=False)
@@ -70,6 +75,7 @@ class Lease:
         duplicate = socket.fromfd(sock.fileno(), getattr(sock, "family", socket.AF_INET), socket.SOCK_STREAM)
         # Blocking or not is a property of the connection, and a new object sets it from the default.
         duplicate.settimeout(sock.gettimeout())
+        self._sock = sock
         with self._lock:
             before, self._duplicate = self._duplicate, duplicate
             if before is not None:
@@ -79,11 +85,17 @@ class Lease:
 
     def detach(self) -> bool:
         """Let go of the connection; return whether it is whole, that is, was never shut down."""
+        self._sock = None
         with self._lock:
             if self._duplicate is not None:
                 self._duplicate.close()
                 self._duplicate = None
             return not self._fired
+
+    def limit_silence(self, seconds: float) -> None:
+        """Have reads of the connection wait at most so long, more than 0, for what comes next."""
+        if self._sock is not None:
+            self._sock.settimeout(seconds)
 
     def forget_unsent(self) -> None:
         """Have the close drop what the system could not send yet, instead of keeping it for a server
@@ -124,6 +136,7 @@ class _Leased(_AnyConnection):
 
     lease: Optional[Lease] = None
     silence: Optional[float] = None
+    used: float = 0.0  # when it was put into the pool, on the monotonic clock
 
     def _new_conn(self) -> socket.socket:
         if self.lease is None:
@@ -250,9 +263,13 @@ class _LeasedPool(_AnyPool):
 
     def _get_conn(self, timeout: Optional[float] = None) -> Any:
         conn: Any = super()._get_conn(timeout)
+        while conn.sock is not None and time.monotonic() - conn.used > _KEPT:
+            conn.close()
+            conn = super()._get_conn(timeout)
         conn.lease, conn.silence = self._bindings.get(threading.get_ident(), _UNBOUND)
-        if conn.lease is not None and getattr(conn, "sock", None) is not None:
+        if conn.lease is not None and conn.sock is not None:
             with _closed_on_error(conn):
+                conn.sock.settimeout(conn.silence)  # what is left there is the last request's limit
                 conn.lease.attach(conn.sock)
         return conn
 
@@ -261,6 +278,7 @@ class _LeasedPool(_AnyPool):
             lease, conn.lease = conn.lease, None
             if not lease.detach():
                 conn.close()  # it was shut down; only the empty shell may be used again
+            conn.used = time.monotonic()
         super()._put_conn(conn)
 
 
@@ -325,6 +343,16 @@ class CancellableAdapter(HTTPAdapter):
         socks = proxy.lower().startswith("socks")
         self._adopt(manager, _socks_pools() if socks else {"http": _Pool, "https": _SecurePool})
         return manager
+
+    def close(self) -> None:
+        """Close the idle connections, and those in use when their requests have ended."""
+        # By itself urllib3 closes a pool when the collector finds it, so whenever that may be.
+        for manager in (self.poolmanager, *self.proxy_manager.values()):
+            for key in manager.pools.keys():
+                pool = manager.pools.get(key)
+                if pool is not None:
+                    pool.close()
+        super().close()
 
     def _adopt(self, manager: Any, pools: Dict[str, Any]) -> None:
         manager.pool_classes_by_scheme = {

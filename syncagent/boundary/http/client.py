@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Union
 
 from syncagent.boundary.http.failures import TransportError, classify, describe
@@ -27,12 +28,13 @@ class Response:
     was asked for.
     """
 
-    def __init__(self, raw: "requests.Response", *, url: str, pieces: Iterator[bytes]) -> None:
+    def __init__(self, raw: "requests.Response", *, url: str, pieces: Iterator[bytes], lease: Any) -> None:
         self.status: int = raw.status_code
         self.reason: str = raw.reason or ""
         self.headers: Mapping[str, str] = raw.headers
         self.url = url
         self._pieces = pieces
+        self._lease = lease
         self._rest = b""
         self._left = False
 
@@ -60,7 +62,7 @@ class Response:
     def read(self, limit: int = 65536) -> bytes:
         """The first `limit` bytes of the body, or all of it if it's shorter. Raises like `iter_bytes`.
 
-        A connection is used again only if its body was read to the end.
+        A connection is used again only if its body was read to the end, see `drain`.
         """
         parts, length = [], 0
         for piece in self.iter_bytes():
@@ -71,6 +73,19 @@ class Response:
         data = b"".join(parts)
         self._rest = data[limit:]
         return data[:limit]
+
+    def drain(self, seconds: float = 0.05) -> None:
+        """Drop the rest of a body that ends within so many seconds, so that its connection is used again.
+
+        For a caller that has all it wants and knows that little or nothing follows. If more does, or
+        silence, the block's end closes the connection. Raises `Cancelled` when the token is cancelled.
+        """
+        end = time.monotonic() + seconds
+        with contextlib.suppress(TransportError):  # it was cut off or takes longer: it's closed then
+            while time.monotonic() < end:
+                self._lease.limit_silence(seconds)
+                if not next(self._pieces, b""):
+                    return
 
 
 class HttpClient:
@@ -132,7 +147,7 @@ class HttpClient:
             with contextlib.closing(raw):
                 token.raise_if_cancelled()
                 _refuse_redirect(raw, where)
-                response = Response(raw, url=url, pieces=self._pieces(raw, token, where, idle))
+                response = Response(raw, url=url, pieces=self._pieces(raw, token, where, idle), lease=lease)
                 try:
                     yield response
                 finally:
