@@ -32,10 +32,15 @@ def submodules():
     return sorted(set(found) - PROGRAMS)
 
 
-def python(script, *args, **options):
-    """Run `script` in a new interpreter and return the JSON that it prints."""
-    command = [sys.executable, "-c", script, *args]
-    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True, text=True, **options)
+def python(script, *args, **environ):
+    """Run `script` in a new interpreter and return the JSON that it prints.
+
+    It writes no cache of the modules, and measures no coverage, which would load half the library.
+    """
+    environ = {**os.environ, **environ}
+    environ = {key: value for key, value in environ.items() if not key.startswith("COVERAGE_")}
+    command = [sys.executable, "-B", "-c", script, *args]
+    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True, text=True, env=environ)
     return json.loads(done.stdout)
 
 
@@ -52,16 +57,14 @@ CALLS = "fork", "posix_spawn", "exec", "system", "putenv", "unsetenv", "chdir", 
 
 
 def importing(path, flags):
-    # The import system reads modules, and writes its own cache of them.
-    writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-    return "__pycache__" in path or (path.endswith((".py", ".pyc", ".so")) and not writes)
+    return path.endswith((".py", ".pyc", ".so")) and not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
 
 
 def watch(event, args):
     family, _, call = event.partition(".")
     if event == "open" and not importing(str(args[0]), args[2] or 0):
         seen.append(f"open {args[0]}")
-    elif family in FAMILIES or (family == "os" and call in CALLS and "__pycache__" not in str(args[0])):
+    elif family in FAMILIES or (family == "os" and call in CALLS):
         seen.append(event)
 
 
@@ -153,8 +156,7 @@ def test_importing_does_nothing(names):
 )
 def test_the_watch_sees_what_a_module_does(tmp_path, statement, seen):
     (tmp_path / "guilty.py").write_text(statement)
-    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    found = python(WATCH, json.dumps([str(tmp_path), [], ["guilty"]]), env=environ)
+    found = python(WATCH, json.dumps([str(tmp_path), [], ["guilty"]]), PYTHONPATH=str(tmp_path))
     assert any(one.startswith(seen) for one in found["seen"])
 
 
@@ -164,8 +166,7 @@ def test_the_watch_sees_handlers(tmp_path):
         "logging.getLogger('guilty').addHandler(logging.NullHandler())\n"
         "signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
     )
-    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    found = python(WATCH, json.dumps([str(tmp_path), [], ["guilty"]]), env=environ)
+    found = python(WATCH, json.dumps([str(tmp_path), [], ["guilty"]]), PYTHONPATH=str(tmp_path))
     assert set(found["changed"]) == {"loggers", "signals"}
 
 
