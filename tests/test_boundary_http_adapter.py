@@ -380,6 +380,97 @@ def test_a_body_that_was_not_read_to_its_end_takes_its_connection_with_it() -> N
         assert server.connections == 2
 
 
+def ended(*rest: bytes) -> bytes:
+    """An answer whose last event is followed by `rest` of the body."""
+    return servers.CHUNKED + servers.chunk(EVENTS) + b"".join(map(servers.chunk, rest)) + b"0\r\n\r\n"
+
+
+def first_piece(client: HttpClient, url: str, token: CancellationToken, **drained: float) -> bytes:
+    with client.stream("GET", url, token=token) as response:
+        piece = next(response.iter_bytes())
+        response.drain(**drained)
+        return piece
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["http", "https"])
+@pytest.mark.parametrize("rest", [[], [b"more"], [b"more"] * 50], ids=["nothing", "a piece", "many"])
+def test_a_drained_connection_is_left_to_the_next_request(
+    rest: List[bytes], secure: bool, authority: Authority
+) -> None:
+    """With the time-outs of that request, not of the drain: its server thinks before it speaks."""
+    released = threading.Event()
+
+    def script(peer: servers.Peer) -> None:
+        peer.request()
+        peer.send(ended(*rest))
+        peer.request()
+        released.wait(DEADLINE)
+        peer.send(ended())
+
+    with Server(script, tls=authority.context() if secure else None) as server:
+        with local_client(verify=authority.bundle) as client, CancellationToken() as token:
+            assert first_piece(client, server.url, token, seconds=DEADLINE) == EVENTS
+            timer = threading.Timer(0.2, released.set)
+            timer.start()
+            assert first_piece(client, server.url, token, seconds=0.05) == EVENTS
+            timer.join()
+            assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    "tail", [b"", b"5\r\nhal", servers.chunk(b"more")], ids=["silence", "half", "a piece"]
+)
+def test_a_body_that_does_not_end_in_time_takes_its_connection_with_it(tail: bytes) -> None:
+    script = servers.stalling(servers.CHUNKED, servers.chunk(EVENTS), tail)
+    with Server(script) as server, local_client(idle_timeout=None) as client, CancellationToken() as token:
+        assert first_piece(client, server.url, token) == EVENTS
+        server.wait_ended()
+
+
+def test_a_body_that_never_stops_is_not_drained_for_ever() -> None:
+    def script(peer: servers.Peer) -> None:
+        peer.request()
+        peer.send(servers.CHUNKED)
+        while True:
+            peer.send(servers.chunk(EVENTS))
+
+    with Server(script) as server, local_client() as client, CancellationToken() as token:
+        assert first_piece(client, server.url, token)[:9] == EVENTS[:9]
+        server.wait_ended()
+
+
+def test_a_cancel_ends_a_drain() -> None:
+    outcome: List[BaseException] = []
+
+    def work() -> None:
+        try:
+            first_piece(client, server.url, token, seconds=60.0)
+        except BaseException as exc:
+            outcome.append(exc)
+
+    script = servers.stalling(servers.CHUNKED, servers.chunk(EVENTS))
+    with Server(script) as server, local_client() as client, CancellationToken() as token:
+        thread = threading.Thread(target=work)
+        thread.start()
+        server.wait("stalled")
+        servers.wait_blocked(thread)
+        token.cancel()
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+        server.wait_ended()
+    assert isinstance(outcome[0], Cancelled) and outcome[0].token is token
+
+
+def test_a_connection_that_was_idle_for_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands between may have forgotten it, and would tell nobody."""
+    with Server(servers.answering(servers.OK)) as server, local_client() as client:
+        assert [get(client, server.url) for _ in range(2)] == [b"ok"] * 2
+        assert server.connections == 1
+        monkeypatch.setattr(adapter, "_KEPT", -1.0)
+        assert get(client, server.url) == b"ok"
+        assert server.connections == 2
+
+
 def test_a_cancelled_connection_is_never_used_again() -> None:
     with Server(servers.stalling(servers.CHUNKED, servers.chunk(EVENTS))) as server, local_client() as client:
         before = servers.open_descriptors()

@@ -7,6 +7,7 @@ import traceback
 
 import pytest
 
+import http_servers as servers
 from syncagent.boundary.models.assemble import Assembly
 from syncagent.boundary.models.chat import ChatModel
 from syncagent.boundary.models.protocol import Chunk, ModelRequest
@@ -175,6 +176,32 @@ def test_a_stream_that_is_called_json_and_begins_with_blank_lines_is_read_as_a_s
     assert answered(headers(content_type="application/json"), raw(body)).text == "a"
 
 
+def test_an_answer_that_has_ended_leaves_its_connection_to_the_next_request():
+    body = b'data: {"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+    answer = servers.CHUNKED + servers.chunk(body)
+
+    def script(peer):
+        for number in range(3):
+            peer.request()
+            peer.send(answer)
+            peer.send(b"0\r\n\r\n")  # in a packet of its own
+
+    with servers.Server(script) as server, connect(server) as model:
+        assert [assembled(model).text for _ in range(3)] == ["a"] * 3
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize("end", [stall(), cut()], ids=["silence", "cut"])
+def test_after_done_nothing_more_is_needed(end):
+    with ModelServer([["Hello", last_of("stop"), raw(b"data: [DONE]\n\n"), end]]) as server:
+        with connect(server, idle_timeout=None) as model:
+            assert (assembled(model).text, server.requests[0].done.wait(10)) == ("Hello", True)
+
+
+def last_of(reason):
+    return data({"choices": [{"delta": {}, "finish_reason": reason}]})
+
+
 # -- tool calls -----------------------------------------------------------------------------------
 
 
@@ -281,9 +308,9 @@ def test_an_empty_stream_is_an_error_and_no_empty_answer():
 
 @pytest.mark.parametrize("end", [finish(None), cut(), stall()], ids=["no [DONE]", "cut", "silence"])
 def test_after_the_finish_reason_nothing_more_is_needed(end):
-    last = data({"choices": [{"delta": {}, "finish_reason": "length"}]})
-    with ModelServer([["Hello", last, end]]) as server, connect(server, idle_timeout=0.5) as model:
-        assembly = assembled(model)
+    with ModelServer([["Hello", last_of("length"), end]]) as server:
+        with connect(server, idle_timeout=0.5) as model:
+            assembly = assembled(model)
     assert (assembly.text, assembly.finish) == ("Hello", "max_tokens")
 
 

@@ -17,6 +17,7 @@ break http.client's reader.
 
 import contextlib
 import functools
+import math
 import os
 import socket
 import struct
@@ -136,7 +137,7 @@ class _Leased(_AnyConnection):
 
     lease: Optional[Lease] = None
     silence: Optional[float] = None
-    used: float = 0.0  # when it was put into the pool, on the monotonic clock
+    used: float = math.inf  # when it was put into the pool, on the monotonic clock
 
     def _new_conn(self) -> socket.socket:
         if self.lease is None:

@@ -164,6 +164,7 @@ class ChatModel:
         try:
             for event in read_events(whole):
                 if event.data.strip() == "[DONE]":
+                    response.drain()
                     return
                 if event.data.strip():
                     yield self._object_of_event(event, response)
