@@ -307,17 +307,21 @@ def run_work(channel, *, path, messages, script, effects=None, mark=None, go=Non
             channel.say("ended", future.result().turn)
 
 
-def run_on(channel, *, path, effects):
+def run_on(channel, *, path, effects, mark):
     """Two messages at a time, each with a call that has an effect, until somebody kills it."""
 
     def script():
         for number in itertools.count():
-            yield ["Writing", " it.", call("note", {"line": f"{os.getpid()}-{number}"})]
+            line = f"{os.getpid()}-{number}"
+            yield ["Writing", " it.", call("note", {"line": line})]
             yield ["Done", "."]
+            command = f"sleep 600 & setsid sleep 600 & echo {line}-too >> {effects}"
+            yield [call("bash", {"command": command})]
+            yield ["Done."]
 
     points = Points(channel)
     store = Store(path, points=points)
-    tools = make_tools(channel, effects=effects)
+    tools = make_tools(channel, effects=effects, mark=mark)
     agent = Agent(ScriptedModel(script()), store=store, session="s", tools=tools)
     points.appended = points.durable = agent.seq
     while True:
