@@ -1,16 +1,15 @@
 """Ctrl+C and SIGTERM while a turn is waited for: the only place where they may arrive.
 
-A handler only puts the signal's number into a queue that the waiting main thread reads: it may
-interrupt any line of Python, also one that holds a lock, so it takes none. It is there for the
-length of one `run()`, in the main thread, and only where the host has left Python's own handler.
+A signal becomes a byte in a socket that the waiting main thread reads; no handler takes a lock, for
+it may interrupt any line of Python, also one that holds it. They are there for the length of one
+`run()`, in the main thread, and only where the host has left Python's own handlers.
 """
 
 import contextlib
 import signal
-import sys
+import socket
 import threading
 from concurrent.futures import CancelledError
-from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Callable, Dict, List, Optional, Type
 
@@ -26,25 +25,65 @@ VIA = {"SIGINT": "sigint", "SIGTERM": "sigterm", "SIGHUP": "sighup"}
 
 
 class Signals:
-    """The scope in which signals become notes in a queue; the old handlers return when it is left."""
+    """The scope in which signals are bytes of a socket; the old handlers return when it is left.
+
+    The byte is written by the C part of Python's handlers (`signal.set_wakeup_fd`). The part in Python
+    runs when the main thread does, so a signal that comes in the moment before that one falls asleep
+    would not wake it. Where the host has a descriptor of its own there, it keeps it, and the part in
+    Python writes.
+    """
 
     def __init__(self) -> None:
-        self.notes: "SimpleQueue[Optional[int]]" = SimpleQueue()
+        self.late: List[int] = []  # signals that had come and were not looked at, when it was left
+        self._woken, self._wake = socket.socketpair()
+        self._wake.setblocking(False)
+        self._closing = threading.Lock()  # of `wake` and the end; no handler takes it
+        self._closed = False
         self._old: Dict[int, Any] = {}
+        self._ours: List[int] = []
+        self._host: Optional[int] = None  # the host's descriptor, while ours is in its place
 
     def __enter__(self) -> "Signals":
         if threading.current_thread() is threading.main_thread():
             for name in VIA:
                 number = getattr(signal, name, None)
                 if number is not None and signal.getsignal(number) is _own_handler(name):
+                    self._ours.append(number)
                     self._old[number] = signal.signal(number, self._note)
+            if self._old:
+                host = signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+                if host == -1:
+                    self._host = host
+                else:
+                    signal.set_wakeup_fd(host)
         return self
 
     def _note(self, number: int, frame: Optional[FrameType]) -> None:
-        self.notes.put(number)  # reentrant by its documentation: safe inside any line
+        if self._host is None:
+            with contextlib.suppress(OSError):  # the socket is full of signals, or closed
+                self._wake.send(bytes([number]))
+
+    def next(self) -> Optional[int]:
+        """Wait for the next signal and return its number; None when `wake` was called."""
+        while True:
+            number = self._woken.recv(1)[0]
+            if number == 0:
+                return None
+            if number in self._ours:  # others have handlers of the host's
+                return number
+
+    def wake(self, *_: object) -> None:
+        """Have `next` return None; from any thread, and when the scope has been left."""
+        with self._closing:
+            if not self._closed:
+                self._wake.send(b"\0")
 
     def restore(self) -> None:
-        """Put the old handlers back; may be repeated."""
+        """Put the old handlers back, SIGINT's last; may be repeated."""
+        if self._host is not None:
+            # From here to the end the part in Python writes, so nothing that comes is lost.
+            host, self._host = self._host, None
+            signal.set_wakeup_fd(host)
         while self._old:
             number, handler = self._old.popitem()
             signal.signal(number, handler)
@@ -56,17 +95,14 @@ class Signals:
         traceback: Optional[TracebackType],
     ) -> None:
         self.restore()
-
-    def late(self) -> List[int]:
-        """The signals that came and were not looked at."""
-        found: List[int] = []
-        while True:
-            try:
-                number = self.notes.get_nowait()
-            except Empty:
-                return found
-            if number is not None:
-                found.append(number)
+        with self._closing:
+            self._closed = True
+            self._woken.setblocking(False)
+            with contextlib.suppress(BlockingIOError):  # nothing is left to read
+                while True:
+                    self.late.extend(number for number in self._woken.recv(256) if number in self._ours)
+            self._woken.close()
+            self._wake.close()
 
 
 def _own_handler(name: str) -> Any:
@@ -103,11 +139,10 @@ class Agent(runtime.Agent):
         say = notice or _silent
         with Signals() as signals:
             handle = self._send("next_turn", content, True, timeout, token)
-            handle.future.add_done_callback(lambda future: signals.notes.put(None))
+            handle.future.add_done_callback(signals.wake)
             number = self._wait(handle, signals, say)
             result = self._attend(handle)
-        late = signals.late()
-        number = number or (late[0] if late else None)
+        number = number or next(iter(signals.late), None)
         if number is not None:
             _leave(number, result)
         return result
@@ -118,7 +153,7 @@ class Agent(runtime.Agent):
         count = 0
         while True:
             try:
-                number = _next(signals)
+                number = signals.next()
             except BaseException:  # raised by a handler of the host's
                 self.cancel()
                 with contextlib.suppress(CancelledError):  # the message was dropped: no turn to wait for
@@ -137,16 +172,6 @@ class Agent(runtime.Agent):
             else:
                 signals.restore()
                 _leave(number, None)
-
-
-def _next(signals: Signals) -> Optional[int]:
-    if sys.platform != "win32":
-        return signals.notes.get()
-    while True:  # a wait without a limit can't be interrupted there
-        try:
-            return signals.notes.get(timeout=0.2)
-        except Empty:
-            continue
 
 
 def _leave(number: int, result: Optional[TurnResult]) -> None:
