@@ -1,7 +1,9 @@
 """Helpers of the command line's tests: the command in this process, and as a process of its own."""
 
+import contextlib
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -62,6 +64,17 @@ class Command:
         code = main([*args, "--db", self.db])
         return Done(code, *self._capsys.readouterr())
 
+    def contents(self):
+        """The bytes of the database's files: what is the same before and after a command that reads."""
+        folder, name = os.path.split(self.db)
+        found = {}
+        for entry in sorted(os.listdir(folder)):
+            path = os.path.join(folder, entry)
+            if entry.startswith(name) and not entry.endswith("-shm") and os.path.isfile(path):
+                with open(path, "rb") as file:
+                    found[entry] = file.read()
+        return {entry: content for entry, content in found.items() if content}
+
     def store(self):
         return Store(self.db)
 
@@ -71,6 +84,18 @@ class Command:
             with Agent(ScriptedModel(script), store=store, session=session, **options) as agent:
                 return agent.run(prompt)
 
+    def write(self, session, log):
+        """Put a log that was written by hand into the database; nobody drives the session then."""
+        with Store(self.db) as store:
+            with store.create(session) as opened:
+                opened.append(*[event.body for event in log.events])
+
+    def damage(self, statement, *values):
+        """Change the database behind the store's back."""
+        with contextlib.closing(sqlite3.connect(self.db)) as conn:
+            with conn:
+                assert conn.execute(statement, values).rowcount > 0
+
     def events(self, session):
         with Store(self.db) as store:
             return list(store.read(session))
@@ -79,11 +104,11 @@ class Command:
 class Started:
     """The command as a process of its own, with what it has written so far; killed if it is left."""
 
-    def __init__(self, *args, db, env=None, cwd=None):
-        environ = {**os.environ, "SYNCAGENT_DB": str(db), "PYTHONUNBUFFERED": "", **(env or {})}
+    def __init__(self, *args, db, env=None, cwd=None, stdin=subprocess.DEVNULL):
+        environ = {**os.environ, "SYNCAGENT_DB": str(db), **(env or {})}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "syncagent", *args],
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environ,

@@ -42,6 +42,7 @@ def command_line() -> click.Group:
         callback=_without_command,
         invoke_without_command=True,
         no_args_is_help=False,
+        subcommand_metavar="COMMAND [ARGS]...",
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
     click.version_option(__version__, prog_name=PROGRAM)(group)
@@ -96,6 +97,10 @@ def _invoke(args: Optional[Sequence[str]]) -> int:
         code, hint = _meaning(exc)
         _say(f"Error: {exc}{hint}")
         return code
+    except OSError as exc:
+        if exc.filename is not None:
+            raise
+        raise OutputFailed(exc) from exc  # of click's own texts
 
 
 def _meaning(exc: SyncagentError) -> Tuple[int, str]:
@@ -144,7 +149,8 @@ def _output_failed(exc: OutputFailed) -> int:
     if not exc.quiet:
         _say(f"Error: {exc}")
     with contextlib.suppress(OSError, ValueError, AttributeError):  # there is no descriptor behind it
+        stdout = sys.stdout.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, stdout)
         os.close(nowhere)
     return 1

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Optional
 
 import click
 
-from syncagent.surface.cli.options import check_id, db_option
+from syncagent.surface.cli.options import db_option
 
 if TYPE_CHECKING:
     from syncagent.runtime.store import Store
@@ -34,9 +34,9 @@ def command(target: str, dry_run: bool, db: Optional[str]) -> int:
             if store is None:
                 _print_closers_of_file(target, screen)
             elif dry_run:
-                _print_closers(check_id(target), store, screen)
+                _print_closers(target, store, screen)
             else:
-                _repair(check_id(target), store, screen)
+                _repair(target, store, screen)
         except InvalidLog as exc:
             screen.notice(f"{exc.seq} {exc.rule} {one_line(exc.text)}")
             return 3

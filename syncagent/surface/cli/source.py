@@ -30,14 +30,17 @@ def opened_source(target: str, db: Optional[str]) -> "Iterator[Optional[Store]]"
         yield None
         return
     with opened_store(db) as store:
-        yield store if _has_session(store, target) or not os.path.exists(target) else None
+        yield store if _has_session(store, target) else None
 
 
 def _has_session(store: "Store", target: str) -> bool:
-    with contextlib.suppress(WrongUse, SessionNotFound):
+    try:
         next(store.read(check_id(target)), None)
-        return True
-    return False
+    except (WrongUse, SessionNotFound):
+        if not os.path.exists(target):
+            raise
+        return False
+    return True
 
 
 def read_file(path: str) -> Iterator[Event]:

@@ -4,7 +4,7 @@ from typing import Optional
 
 import click
 
-from syncagent.surface.cli.options import check_id, db_option
+from syncagent.surface.cli.options import db_option
 
 __all__ = ["command"]
 
@@ -29,7 +29,7 @@ def command(target: str, db: Optional[str]) -> int:
     screen = Screen()
     state = LogState()
     with opened_source(target, db) as store:
-        events = read_file(target) if store is None else store.read(check_id(target))
+        events = read_file(target) if store is None else store.read(target)
         try:
             for event in events:
                 advance(state, event)
