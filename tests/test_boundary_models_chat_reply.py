@@ -156,6 +156,15 @@ def test_the_form_that_came_before_tool_calls():
     assert assembly.finish == "tool_calls"
 
 
+def test_a_piece_that_comes_in_both_forms_is_taken_once():
+    def both(name, arguments):
+        entry = {"name": name, "arguments": arguments}
+        return delta(tool_calls=[part(0, "x", name, arguments)], function_call=entry)
+
+    assembly = assembled(both("f", '{"a"'), both("f", ": 1}"), delta("tool_calls"))
+    assert calls(assembly) == [("x", "f", '{"a": 1}')]
+
+
 def test_a_character_that_is_cut_in_two_is_joined_and_half_a_one_replaced():
     pieces = ["a\ud83d", "\ude00b", "\ude00\ud83dc\ud83d"]
     chunks, reply = fed(*[delta(content=piece) for piece in pieces])

@@ -47,6 +47,7 @@ class ChatReply:
         self._held: Dict[Tuple[str, int], str] = {}
         self._usage: Dict[str, int] = {}
         self._reason: Optional[str] = None
+        self._modern = False  # a piece of tool_calls has come
 
     @property
     def finished(self) -> bool:
@@ -91,9 +92,12 @@ class ChatReply:
                 break  # a server that sends both sends the same twice
         yield from self._content(said.get("content"))
         yield from self._text("text", said.get("refusal"))
-        for number, entry in enumerate(_dicts(said.get("tool_calls"))):
+        entries = _dicts(said.get("tool_calls"))
+        self._modern = self._modern or bool(entries)
+        for number, entry in enumerate(entries):
             yield from self._call(entry, number if said is whole else None)
-        if isinstance(said.get("function_call"), dict):  # the form that came before tool_calls
+        # The form that came before tool_calls. Some servers send each piece in both forms.
+        if isinstance(said.get("function_call"), dict) and not self._modern:
             yield from self._call({"function": said["function_call"]}, 0)
         reason = choice.get("finish_reason")
         if isinstance(reason, str) and reason:
