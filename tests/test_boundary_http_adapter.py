@@ -427,6 +427,17 @@ def test_a_body_that_does_not_end_in_time_takes_its_connection_with_it(tail: byt
         server.wait_ended()
 
 
+def test_a_drain_knows_the_socket_under_a_proxys_tls_and_the_servers(authority: Authority) -> None:
+    script = servers.stalling(servers.CHUNKED, servers.chunk(EVENTS))
+    with Server(script, tls=authority.context()) as server:
+        with Server(servers.connect_proxy, tls=authority.context()) as proxy:
+            options = {"verify": authority.bundle, "proxies": {"https": proxy.url}}
+            with local_client(idle_timeout=60.0, **options) as client, CancellationToken() as token:
+                began = time.monotonic()
+                assert first_piece(client, server.url, token) == EVENTS
+                assert time.monotonic() - began < DEADLINE
+
+
 def test_a_body_that_never_stops_is_not_drained_for_ever() -> None:
     def script(peer: servers.Peer) -> None:
         peer.request()

@@ -147,6 +147,11 @@ class _Leased(_AnyConnection):
             self.lease.attach(sock)
         return sock
 
+    def connect(self) -> None:
+        super().connect()
+        if self.lease is not None:
+            self.lease.attach(self.sock)  # TLS, and TLS within it, have put other sockets over the first
+
     def _dial(self, lease: Lease) -> socket.socket:
         limit = self.timeout if isinstance(self.timeout, (int, float)) else None
         try:
