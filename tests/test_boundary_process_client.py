@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from typing import Any, Iterator, List
 
 import pytest
@@ -101,12 +102,15 @@ def test_a_cancel_right_after_the_call_was_handed_over_leaves_nothing(
 
 def test_a_cancel_at_any_moment_of_the_start_leaves_nothing(processes: Processes) -> None:
     bash(processes, "true")
+    begin = time.monotonic()
+    bash(processes, "true")
+    span = 2 * (time.monotonic() - begin)
     mark = Mark()
     chance = random.Random(7)
     started = 0
     for _ in range(60):
         with CancellationToken() as token:
-            timer = threading.Timer(chance.random() * 0.012, token.cancel)
+            timer = threading.Timer(chance.random() * span, token.cancel)
             timer.start()
             with contextlib.suppress(Cancelled):
                 result = processes.run(["sleep", "60"], token=token, env=mark.env)

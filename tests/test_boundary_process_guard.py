@@ -177,10 +177,12 @@ def test_a_talking_holder_of_the_output_is_stopped(processes: Processes) -> None
 
 
 def test_a_daemon_that_holds_the_output_cannot_hold_the_call(processes: Processes) -> None:
-    call = Running(processes, f"{DAEMON}; echo hi", linger=DEADLINE)
+    call = Running(processes, f"{DAEMON}; echo leader $$", linger=DEADLINE)
     call.wait_for("daemon")
-    pid = int(call.output.split("daemon ")[1].split()[0])
-    assert state_of(pid)
+    call.wait_for("leader")
+    pid, leader = (int(call.output.split(word)[1].split()[0]) for word in ("daemon", "leader"))
+    until(lambda: state_of(leader) == "Z", "the leader has ended")
+    assert state_of(pid) == "S"
     result = call.stop()
     assert (result.exit_code, result.cancelled) == (0, False)
     assert result.stopped >= 1

@@ -134,7 +134,7 @@ def _output(result: ProcessResult, token: CancellationToken, timeout: float) -> 
     notes: List[str] = []
     error = None
     if result.timed_out:
-        error, note = "TIMEOUT", f"timed out after {timeout:g} seconds and was stopped"
+        error, note = "TIMEOUT", f"timed out after {timeout:g} s and was stopped"
     elif result.cancelled and token.cause == Cause.TIMEOUT:
         error, note = "TIMEOUT", "timed out and was stopped"
     elif result.cancelled:
