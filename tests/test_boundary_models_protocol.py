@@ -16,7 +16,7 @@ from syncagent.testing import ScriptedModel
             Chunk(kind="tool_call", index=0, id="c1", name="bash", text='{"a'),
             {"kind": "tool_call", "text": '{"a', "index": 0, "id": "c1", "name": "bash"},
         ),
-        (Chunk(text="x", usage={"input_tokens": 1}), {"kind": "text", "text": "x", "usage": {"input_tokens": 1}}),
+        (Chunk(usage={"input_tokens": 1}), {"kind": "text", "text": "", "usage": {"input_tokens": 1}}),
     ],
 )
 def test_the_log_keeps_what_a_chunk_has(chunk, kept):
