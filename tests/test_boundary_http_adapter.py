@@ -354,13 +354,16 @@ def local_client(**options: Any) -> "contextlib.closing[HttpClient]":
     return contextlib.closing(HttpClient(trust_env=False, **options))
 
 
-def test_a_token_that_is_cancelled_before_makes_no_connection() -> None:
+def test_a_token_that_is_cancelled_before_makes_no_connection_and_spoils_none() -> None:
     with Server(servers.answering(servers.OK)) as server, local_client() as client:
         with CancellationToken() as token:
             token.cancel()
-            with pytest.raises(Cancelled):
-                get(client, server.url, token)
-        assert server.connections == 0
+            for connections in (0, 1):
+                with pytest.raises(Cancelled):
+                    get(client, server.url, token)
+                assert server.connections == connections
+                assert get(client, server.url) == b"ok"
+        assert server.connections == 1
 
 
 def test_a_body_that_was_read_to_its_end_leaves_its_connection_to_the_next_request() -> None:
