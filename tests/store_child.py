@@ -91,7 +91,8 @@ def main():
 
 
 def say(*words):
-    print(*words, flush=True)
+    # In one piece, so that a kill can't leave half a line.
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
 def open_or_create(store, session):

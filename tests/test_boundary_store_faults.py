@@ -80,19 +80,21 @@ def test_the_messages_are_those_of_this_sqlite(tmp_path):
     junk.write_bytes(b"no database at all" * 100)
     conn.execute("CREATE TABLE t(x UNIQUE)")
     conn.execute("PRAGMA max_page_count = 4")
+    reader = sqlite3.connect(junk)
     found = []
     for work in (
         lambda: conn.execute("INSERT INTO t VALUES (zeroblob(100000))"),
         lambda: (conn.execute("BEGIN IMMEDIATE"), other.execute("BEGIN IMMEDIATE")),
         lambda: conn.executemany("INSERT INTO t VALUES (?)", [(1,), (1,)]),
         lambda: sqlite3.connect(f"file:{tmp_path}/none.db?mode=ro", uri=True),
-        lambda: sqlite3.connect(junk).execute("SELECT 1 FROM sqlite_master"),
+        lambda: reader.execute("SELECT 1 FROM sqlite_master"),
     ):
         with pytest.raises(sqlite3.Error) as caught:
             work()
         found.append(kind_of(caught.value))
     conn.close()
     other.close()
+    reader.close()
     assert found == [Kind.FULL, Kind.BUSY, Kind.CONSTRAINT, Kind.CANT_OPEN, Kind.NO_DATABASE]
 
 
@@ -195,8 +197,10 @@ def test_a_locked_database_is_tried_again_until_it_is_free():
 
 
 def test_another_error_is_not_tried_again():
+    conn = sqlite3.connect(":memory:")
     with pytest.raises(sqlite3.OperationalError, match="no such table"):
-        patiently(lambda: sqlite3.connect(":memory:").execute("SELECT * FROM t"), Patience(60, path="p"))
+        patiently(lambda: conn.execute("SELECT * FROM t"), Patience(60, path="p"))
+    conn.close()
 
 
 def test_a_locked_database_is_busy_in_the_end(tmp_path):
