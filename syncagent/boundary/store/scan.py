@@ -4,6 +4,7 @@ It knows the table of events and the log's grammar, not who asks. Between two pa
 open, so a slow reader keeps no transaction from ending.
 """
 
+import functools
 import json
 import sqlite3
 from typing import Any, Callable, Collection, Iterable, Iterator, List, Optional, Tuple
@@ -43,15 +44,7 @@ def scan(
     Raises `StoreCorrupt` with the seq of the first event that can't be read or isn't there; of gaps
     only when it reads all types.
     """
-
-    def damage(seq: int, text: str) -> StoreCorrupt:
-        return StoreCorrupt(
-            f"{path}: session {session!r} is damaged at event {seq}: {text}",
-            path=path,
-            session=session,
-            seq=seq,
-        )
-
+    damage = functools.partial(_damage, path, session)
     expected = attempt(lambda: _first_row(conn, sid, max(since, 0) + 1))
     while True:
         start = expected
@@ -71,6 +64,11 @@ def scan(
             break
     if types is None and expected < until:
         raise damage(expected, "it is missing")
+
+
+def _damage(path: str, session: str, seq: int, text: str) -> StoreCorrupt:
+    text = f"{path}: session {session!r} is damaged at event {seq}: {text}"
+    return StoreCorrupt(text, path=path, session=session, seq=seq)
 
 
 def _first_row(conn: sqlite3.Connection, sid: int, seq: int) -> int:

@@ -34,6 +34,43 @@ HEADER_BYTES = 100
 #: SQLite's own wait, in seconds, before we look at the token and the time again.
 SLICE = 0.1
 
+SESSIONS: Mapping[str, Any] = {
+    "id": int,
+    "uid": str,  # the session's id
+    "meta": str,  # JSON
+    "parent": int,
+    "created": int,
+    "updated": int,
+    "runner": int,  # the lease: who drives it, since when, and the fence
+    "since": int,
+    "epoch": int,
+    "next_seq": int,  # from here on projections, written with the events
+    "open_turn": int,  # seq of the open turn's start
+    "turns": int,
+    "ending": str,
+    "state": str,  # what the next event's rules need, at the last balanced point: JSON
+    "rev": int,
+}
+#: A row holds `n` events, from `seq` on; `surface` is 1 on those that make messages.
+EVENTS: Mapping[str, Any] = {
+    "sid": int,
+    "seq": int,
+    "n": int,
+    "type": str,
+    "time": int,
+    "surface": int,
+    "data": str,
+}
+#: What another process asks of the one that drives a session.
+CONTROL: Mapping[str, Any] = {
+    "id": int,
+    "sid": int,
+    "kind": str,
+    "body": str,
+    "created": int,
+    "claimed_by": int,
+}
+
 #: version -> what brings the tables from it to the next one, in an open transaction.
 Migrations = Mapping[int, Callable[[sqlite3.Connection], None]]
 MIGRATIONS: Migrations = {}
@@ -238,41 +275,12 @@ def _create(conn: sqlite3.Connection, path: str) -> None:
     # Its statements stay inside our transaction, in every version, as long as no rows go through it.
     db = sqlite_utils.Database(conn)
     db.create_table("store", {"k": str, "v": str}, pk="k")
-    db.create_table(
-        "sessions",
-        {
-            "id": int,
-            "uid": str,  # the session's id
-            "meta": str,  # JSON
-            "parent": int,
-            "created": int,
-            "updated": int,
-            "runner": int,  # the lease: who drives it, since when, and the fence
-            "since": int,
-            "epoch": int,
-            "next_seq": int,  # from here on projections, written with the events
-            "open_turn": int,  # seq of the open turn's start
-            "turns": int,
-            "ending": str,
-            "state": str,  # what the next event's rules need, at the last balanced point: JSON
-            "rev": int,
-        },
-        pk="id",
-        not_null={"uid", "meta", "created", "updated", "epoch", "next_seq", "turns", "state", "rev"},
-        defaults={"meta": "{}", "epoch": 0, "next_seq": 1, "turns": 0, "state": "{}", "rev": 0},
-    )
-    db.create_table(
-        "events",
-        {"sid": int, "seq": int, "n": int, "type": str, "time": int, "surface": int, "data": str},
-        pk=("sid", "seq"),
-        not_null={"sid", "seq", "n", "type", "time", "data"},
-    )
-    db.create_table(
-        "control",
-        {"id": int, "sid": int, "kind": str, "body": str, "created": int, "claimed_by": int},
-        pk="id",
-        not_null={"sid"},
-    )
+    needed = {"uid", "meta", "created", "updated", "epoch", "next_seq", "turns", "state", "rev"}
+    defaults = {"meta": "{}", "epoch": 0, "next_seq": 1, "turns": 0, "state": "{}", "rev": 0}
+    db.create_table("sessions", dict(SESSIONS), pk="id", not_null=needed, defaults=defaults)
+    needed = {"sid", "seq", "n", "type", "time", "data"}
+    db.create_table("events", dict(EVENTS), pk=("sid", "seq"), not_null=needed)
+    db.create_table("control", dict(CONTROL), pk="id", not_null={"sid"})
     # What sqlite-utils has no words for: numbers that are never used again, an index of some rows.
     db.execute(
         "CREATE TABLE runners(id INTEGER PRIMARY KEY AUTOINCREMENT, pid INTEGER NOT NULL,"

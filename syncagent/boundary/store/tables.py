@@ -17,7 +17,9 @@ from syncagent.boundary.store.protocol import Lease
 from syncagent.boundary.store.rows import pack
 from syncagent.boundary.store.scan import fold_tail
 from syncagent.errors import SessionExists, SessionLive, SessionNotFound
-from syncagent.log import Event, LogState, advance, closers
+from syncagent.log import Event, LogState
+from syncagent.log import check as fold
+from syncagent.log import closers
 from syncagent.log.events import TurnEnd, TurnStart
 
 __all__ = ["Progress", "Taken", "create_session", "release_session", "take_session", "write_events"]
@@ -92,14 +94,11 @@ def take_session(
     `is_held` says whether this process drives a session's number; `check` is called now and then and
     may raise. Raises `SessionNotFound`, `SessionLive`, `InvalidLog`, `StoreCorrupt`.
     """
-    row = conn.execute(
-        "SELECT id, runner, since, epoch, next_seq, open_turn, turns, ending, updated, state"
-        " FROM sessions WHERE uid = ?",
-        (session,),
-    ).fetchone()
+    query = "SELECT id, runner, since, epoch, next_seq, state FROM sessions WHERE uid = ?"
+    row = conn.execute(query, (session,)).fetchone()
     if row is None:
         raise SessionNotFound(session, places.path)
-    sid, owner, since, epoch, next_seq, open_turn, turns, ending, updated, state_text = row
+    sid, owner, since, epoch, next_seq, kept = row
     # A lease of our own that could not be given back, for want of space, holds nobody up.
     holder = find_holder(conn, places, owner) if owner != runner or is_held(sid) else None
     if holder is not None and not steal:
@@ -109,26 +108,22 @@ def take_session(
         "UPDATE sessions SET runner = ?, since = ?, epoch = ? WHERE id = ?",
         (runner, int(time.time() * 1000), lease.epoch, sid),
     )
-    state = fold_tail(
-        conn,
-        path=places.path,
-        session=session,
-        sid=sid,
-        state=state_text,
-        next_seq=next_seq,
-        check=check,
-    )
-    progress = Progress(
-        next_seq=next_seq, open_turn=open_turn, turns=turns, ending=ending, updated=updated
-    )
+    where = {"path": places.path, "session": session}
+    state = fold_tail(conn, sid=sid, state=kept, next_seq=next_seq, check=check, **where)
+    progress = _read_progress(conn, sid)
     closing = closers(state)
     if closing:
-        for event in closing:
-            advance(state, event)
+        fold(closing, state)
         after = write_events(conn, lease=lease, progress=progress, events=closing, state=state.dump())
-        assert after is not None
+        assert after is not None, "the transaction holds the lease"
         progress = after
     return Taken(lease=lease, state=state, closers=closing, progress=progress)
+
+
+def _read_progress(conn: sqlite3.Connection, sid: int) -> Progress:
+    query = "SELECT next_seq, open_turn, turns, ending, updated FROM sessions WHERE id = ?"
+    next_seq, open_turn, turns, ending, updated = conn.execute(query, (sid,)).fetchone()
+    return Progress(next_seq=next_seq, open_turn=open_turn, turns=turns, ending=ending, updated=updated)
 
 
 def write_events(
