@@ -243,11 +243,11 @@ def test_a_slow_stream_may_last_longer_than_the_idle_limit(piece: bytes, token: 
         peer.request()
         peer.send(servers.CHUNKED, servers.chunk(b"data: first\n\n"))
         for _ in range(12):
-            time.sleep(0.2)
+            time.sleep(0.05)
             peer.send(servers.chunk(piece))
         peer.send(servers.chunk(b"data: last\n\n"), b"0\r\n\r\n")
 
-    with Server(script) as server, client_of(idle_timeout=1.0) as client:
+    with Server(script) as server, client_of(idle_timeout=0.5) as client:
         with client.stream("GET", server.url, token=token) as response:
             seen = [event.data for event in read_events(response.iter_bytes())]
         assert seen == ["first", *(["x"] * 12 if piece.startswith(b"data") else []), "last"]

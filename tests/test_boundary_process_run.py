@@ -25,6 +25,11 @@ def processes() -> Iterator[Processes]:
         yield processes
 
 
+def warm(processes: Processes) -> None:
+    """Start the supervisor, so that a short time-out is all the program's."""
+    bash(processes, "true")
+
+
 # -- endings --------------------------------------------------------------------------------------
 
 
@@ -198,12 +203,14 @@ def test_a_cancel_ends_the_call_and_keeps_its_output(processes: Processes) -> No
 
 
 def test_a_time_out_ends_the_call_and_keeps_its_output(processes: Processes) -> None:
-    result = bash(processes, "echo ready; sleep 60", timeout=1.0)
+    warm(processes)
+    result = bash(processes, "echo ready; sleep 60", timeout=0.5)
     assert (result.cancelled, result.timed_out, result.output) == (False, True, "ready\n")
 
 
 def test_a_clean_exit_after_a_time_out_is_a_time_out_still(processes: Processes) -> None:
-    result = bash(processes, "trap 'exit 0' TERM; echo ready; sleep 60 & wait", timeout=1.5)
+    warm(processes)
+    result = bash(processes, "trap 'exit 0' TERM; echo ready; sleep 60 & wait", timeout=0.5)
     assert (result.timed_out, result.exit_code) == (True, 0)
 
 
@@ -215,14 +222,16 @@ def test_a_clean_exit_after_a_cancel_is_a_cancel_still(processes: Processes) -> 
 
 
 def test_a_time_out_that_comes_first_wins(processes: Processes) -> None:
-    call = Running(processes, STUBBORN, timeout=1.5, grace=0.5)
+    warm(processes)
+    call = Running(processes, STUBBORN, timeout=0.5, grace=0.5)
     call.wait_for("term")
     result = call.stop()
     assert (result.timed_out, result.cancelled) == (True, False)
 
 
 def test_a_cancel_that_comes_first_wins(processes: Processes) -> None:
-    timeout = 1.5
+    warm(processes)
+    timeout = 0.5
     end = time.monotonic() + timeout
     call = Running(processes, STUBBORN, timeout=timeout, grace=DEADLINE)
     call.wait_for("ready")

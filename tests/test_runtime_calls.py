@@ -7,7 +7,7 @@ import threading
 
 import attrs
 import pytest
-from runtime_parts import LONG, SOON, Background, Held, kinds, results, said, until
+from runtime_parts import LONG, SOON, Background, Held, kinds, results, run_out, said, until
 
 from syncagent.boundary.tools.base import CallContext, Tool, ToolOutput, tool
 from syncagent.boundary.tools.bash import bash
@@ -347,13 +347,13 @@ def test_a_time_out_first_and_a_stop_later_is_a_time_out(home):
 
 
 def test_a_stop_first_and_a_time_out_later_is_a_stop(home):
-    held, hears = Held(stubborn=True, timeout=2.0), Held("hears", timeout=2.0)
+    held, hears = Held(stubborn=True, timeout=LONG), Held("hears", timeout=LONG)
     agent = home.agent([[call("work"), call("hears")], "never"], tools=[held.tool, hears.tool])
     future = agent.send("go")
     held.wait()
     hears.wait()
     agent.cancel()
-    until(lambda: "syncagent-deadline" not in {thread.name for thread in threading.enumerate()})
+    run_out()
     held.point.release()
     assert future.result(LONG).reason == "aborted"
     assert codes(home, agent) == {"call_1": None, "call_2": "ABORTED"}

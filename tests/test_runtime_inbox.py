@@ -5,7 +5,7 @@ import threading
 from concurrent.futures import CancelledError
 
 import pytest
-from runtime_parts import LONG, SOON, Background, Held, kinds, until
+from runtime_parts import LONG, SOON, Background, Held, kinds, run_out, until
 
 from syncagent.cancel import CancellationToken, Cause
 from syncagent.errors import AgentClosed, StoreFull
@@ -355,9 +355,10 @@ def test_a_message_that_a_close_overtakes_is_parked(home):
 
 def test_a_time_out_stops_the_messages_turn_and_parks_the_queue(home):
     agent, held = busy(home, "r1", "r2")
-    waiting = Background(agent.run, "a", timeout=2)
+    waiting = Background(agent.run, "a", timeout=LONG)
     held.wait()
     queued = agent.send("b")
+    run_out()
     result = waiting.result()
     assert (result.reason, result.cause, result.dropped) == ("aborted", Cause.TIMEOUT, [])
     agent.wait(LONG)
@@ -443,9 +444,9 @@ def test_limits_end_with_their_message(home):
 def test_a_deadline_that_fires_as_the_turn_ends_changes_nothing(home):
     agent = home.agent(["one", "two"])
     point = home.points.hold("turn.handed_over")
-    running = Background(agent.run, "a", timeout=2)
+    running = Background(agent.run, "a", timeout=LONG)
     assert point.reached.wait(LONG)
-    until(lambda: not [t for t in threading.enumerate() if t.name == "syncagent-deadline"], "the deadline")
+    run_out()
     point.release()
     assert running.result().reason == "completed"
     assert home.events(agent, "cancel/requested") == []

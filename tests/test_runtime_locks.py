@@ -267,7 +267,7 @@ def test_many_threads_at_once_break_no_order(strict):
     stop = threading.Event()
 
     def sender():
-        for number in range(10):
+        for number in range(4):
             agent.send(f"{number}", timeout=30)
             agent.steer("s")
             agent.inject("i")

@@ -132,8 +132,8 @@ def test_a_burst_of_ctrl_c_never_hangs_and_each_turn_ends_once(child):
     found = child("""
 names = []
 with Store(path) as store:
-    with Agent(ScriptedModel([call("wait")] * 50), tools=[wait], store=store, session="s1") as agent:
-        for _ in range(50):
+    with Agent(ScriptedModel([call("wait")] * 10), tools=[wait], store=store, session="s1") as agent:
+        for _ in range(10):
             begun.clear()
             over = threading.Event()
 
@@ -158,7 +158,7 @@ with Store(path) as store:
     kinds = endings(store, "s1")
 done([sorted(set(names)), len(names), sorted(set(kinds)), len(kinds), handlers() == before])
 """)
-    assert found == [["KeyboardInterrupt"], 50, ["aborted"], 50, True]
+    assert found == [["KeyboardInterrupt"], 10, ["aborted"], 10, True]
 
 
 def test_a_ctrl_c_at_any_moment_tears_no_turn(child):
