@@ -175,28 +175,6 @@ def test_a_full_disk_keeps_the_events_in_order_until_the_retry(sessions, now):
     assert sessions.take()[1] == [("a", 1), ("a", 2)]
 
 
-def test_the_last_event_can_be_taken_back_while_it_waits(sessions, now):
-    sessions.append("a", EVENTS[0], EVENTS[1])
-    sessions.append("b", EVENTS[0])
-    backlog, a = sessions.backlog, sessions.lease("a")
-    assert not backlog.withdraw(a, EVENTS[0]), "it is not the last"
-    assert not backlog.withdraw(a, Log().put("m-1").put("other").events[1]), "it is another"
-    assert backlog.withdraw(a, EVENTS[1])
-    assert not backlog.withdraw(a, EVENTS[1])
-    sessions.append("a", EVENTS[1])
-    entries, names = sessions.take()
-    assert names == [("a", 1), ("b", 1), ("a", 2)]
-    assert not backlog.withdraw(a, EVENTS[1]), "the writer has it"
-    sessions.settle(entries)
-    assert not backlog.withdraw(a, EVENTS[1]), "it is on disk"
-
-
-def test_a_session_without_events_flushes_after_its_only_event_was_taken_back(sessions):
-    sessions.append("a", EVENTS[0])
-    assert sessions.backlog.withdraw(sessions.lease("a"), EVENTS[0])
-    assert sessions.backlog.flush(sessions.lease("a"), None) is False
-
-
 def test_a_lost_session_loses_its_events_and_no_others(sessions, now):
     sessions.append("a", EVENTS[0])
     sessions.append("b", EVENTS[0])

@@ -20,7 +20,7 @@ from test_boundary_store_forks import in_child
 from syncagent.boundary.store import backlog, schema, sqlite
 from syncagent.boundary.store.sqlite import SQLiteStore
 from syncagent.cancel import CancellationToken, Cancelled
-from syncagent.errors import ForkedStore, InvalidLog, SessionLive, StoreFull
+from syncagent.errors import ForkedStore, InvalidLog, SessionLive
 from syncagent.log import Event, LogState, check, closers
 from syncagent.log.events import Unknown
 from syncagent.testing.points import FailPoints
@@ -137,22 +137,6 @@ def test_a_flush_whose_token_is_cancelled_does_not_begin(tmp_path):
             with pytest.raises(Cancelled):
                 use()
         assert [info.id for info in store.sessions()] == ["s"]
-
-
-def test_a_message_whose_flush_failed_can_be_taken_back(tmp_path):
-    full = sqlite3.OperationalError("database or disk is full")
-    with FailPoints() as points, SQLiteStore(tmp_path / "a.db", points=points) as store:
-        opened = store.create("s", on_failure=ignore)
-        events = Log().put("m-1").put("m-2").events
-        points.fail("store.commit.before", full)
-        store.append(opened.lease, events)
-        with pytest.raises(StoreFull):
-            store.flush(opened.lease)
-        assert store.withdraw(opened.lease, events[1]) and not store.withdraw(opened.lease, events[1])
-        store.retry()
-        store.flush(opened.lease)
-        assert list(store.read("s")) == events[:1] and store.durable_seq(opened.lease) == 1
-        assert not store.withdraw(opened.lease, events[0])
 
 
 # -- opening again --------------------------------------------------------------------------------------
@@ -493,7 +477,6 @@ def test_a_forked_child_is_refused_and_harms_nobody(tmp_path):
             lambda: store.inspect("s"),
             store.sessions,
             store.retry,
-            lambda: store.withdraw(opened.lease, events[3]),
             lambda: store.durable_seq(opened.lease),
             lambda: store.release(opened.lease),
             lambda: list(half_read),

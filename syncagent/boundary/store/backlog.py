@@ -146,21 +146,6 @@ class Backlog:
             if was_empty or (self._is_full_locked() and not was_full):
                 self._changed.notify()
 
-    def withdraw(self, lease: Lease, event: Event) -> bool:
-        """Take the session's last event back, unless the writer has it."""
-        with self._lock:
-            held = self._held.get(_key(lease))
-            if held is None or held.queued != event.seq:
-                return False
-            own = [i for i in range(self._taken, len(self._queue)) if self._queue[i].held is held]
-            if not own or self._queue[own[-1]].event != event:
-                return False
-            self._bytes -= self._queue[own[-1]].size
-            del self._queue[own[-1]]
-            held.queued -= 1
-            held.ticket = self._queue[own[-2]].ticket if len(own) > 1 else 0
-            return True
-
     def flush(self, lease: Optional[Lease], token: Optional[CancellationToken]) -> bool:
         """Wait until what is queued now is on disk; False if there was nothing to wait for.
 

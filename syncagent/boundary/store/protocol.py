@@ -181,10 +181,6 @@ class Backend(Protocol):
         """
         ...  # pragma: no cover
 
-    def withdraw(self, lease: Lease, event: Event) -> bool:
-        """Take back the session's last event if the writer has not begun with it; True if it was."""
-        ...  # pragma: no cover
-
     def retry(self) -> None:
         """After `StoreFull` or `StoreBusy`: let the writer try again to write the events it kept."""
         ...  # pragma: no cover

@@ -107,10 +107,6 @@ class SQLiteStore:
         if not self._writer.backlog.flush(lease, token):
             self._writer.check_files()
 
-    def withdraw(self, lease: Lease, event: Event) -> bool:
-        self._guard.check()
-        return self._writer.backlog.withdraw(lease, event)
-
     def retry(self) -> None:
         self._guard.check()
         self._writer.backlog.retry()
