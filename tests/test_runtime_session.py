@@ -5,6 +5,7 @@ import threading
 import pytest
 from runtime_parts import LONG, SOON, Background, until
 
+from syncagent.cancel import CancellationToken, Cancelled
 from syncagent.errors import (
     AgentClosed,
     InvalidLog,
@@ -148,10 +149,20 @@ def test_flush_returns_when_all_is_durable(home):
 
 def test_what_is_durable_is_not_kept_in_memory(home):
     with home.store.create("s") as session:
+        commit = home.points.hold("store.commit.before")
         session.append(*[note() for _ in range(50)])
         assert len(session._recent) == 50
+        commit.release()
         session.flush()
         assert len(session._recent) == 0
+
+
+def test_what_the_writer_has_made_durable_by_itself_is_not_kept_either(home):
+    """A long stream flushes nothing, and must not pile up in memory."""
+    with home.store.create("s") as session:
+        session.append(*[note() for _ in range(50)])
+        until(lambda: len(list(home.store.read("s"))) == 50, "the writer")
+        until(lambda: session.append(note()) and len(session._recent) < 50, "the forgetting")
 
 
 @pytest.mark.parametrize("error", [StoreFull, StoreBusy])
@@ -282,6 +293,36 @@ def test_a_follower_hears_of_the_stores_failure(home):
     with pytest.raises(LeaseLost):
         following.result()
     session.close()
+
+
+def test_a_follower_hears_of_an_append_that_failed(home):
+    """The state is one event ahead then, of an event that nobody will ever read."""
+    home.broken = True
+    session = home.store.create("s")
+    (first,) = session.append(note())
+    following = session.follow()
+    assert next(following) == first
+    home.points.fail("store.append", StoreFailed("gone", path=home.path))
+    with pytest.raises(StoreFailed):
+        session.append(note())
+    with pytest.raises(StoreFailed):
+        next(following)
+    session.close()
+    assert list(session.follow(since=1)) == []
+
+
+def test_a_token_ends_a_follower_that_waits_and_no_other(home):
+    with home.store.create("s") as session, CancellationToken() as token:
+        session.append(note())
+        both = [Background(list, session.follow(token=token)), Background(list, session.follow())]
+        until(lambda: len(session._guard._condition._waiters) == 2, "the followers")
+        token.cancel()
+        with pytest.raises(Cancelled):
+            both[0].result()
+        session.append(note())
+        with pytest.raises(Cancelled):
+            next(session.follow(token=token))
+    assert [event.seq for event in both[1].result()] == [1, 2]
 
 
 # -- load ----------------------------------------------------------------------------------------------

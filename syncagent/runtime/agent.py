@@ -262,9 +262,12 @@ class Agent:
             raise TimeoutError(f"the agent is still busy after {timeout} s: {self.status}")
         return last
 
-    def follow(self, since: int = 0) -> Iterator[Event]:
-        """Stored and live events alike with a greater `seq`; ends when the agent closes."""
-        return self._session.follow(since=since)
+    def follow(self, since: int = 0, *, token: Optional[CancellationToken] = None) -> Iterator[Event]:
+        """Stored and live events alike with a greater `seq`; ends when the agent closes.
+
+        Raises `Cancelled` when `token` is cancelled, the store's error if the store fails.
+        """
+        return self._session.follow(since=since, token=token)
 
     def _attend(self, handle: Handle) -> TurnResult:
         """Wait for the message's turn; a message that was dropped gives an aborted result."""

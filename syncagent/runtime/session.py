@@ -3,6 +3,8 @@
 It knows the log and the store, no model, no tool and no turn's course.
 """
 
+import contextlib
+import itertools
 import time
 from collections import deque
 from typing import Any, Callable, Collection, Deque, Dict, Iterator, List, Mapping, Optional
@@ -101,6 +103,7 @@ class Session:
             self._failure = StoreFailed(text, path=self._backend.path)
             raise
         self._transcript.add(event)
+        self._forget_locked()
         self._recent.append(event)
         return event
 
@@ -189,8 +192,10 @@ class Session:
     def events(self, *, since: int = 0, types: Optional[Collection[str]] = None) -> Iterator[Event]:
         """The events with a greater `seq` than `since`, durable or not, as they stand now."""
         with self._guard:
-            recent, last = list(self._recent), self._state.seq
-        first = recent[0].seq if recent else last + 1
+            # From the end: who follows asks for the last few of what may be many.
+            count = min(len(self._recent), max(0, self._state.seq - since))
+            recent = list(itertools.islice(reversed(self._recent), count))[::-1]
+            first = recent[0].seq if recent else self._state.seq + 1
         if since + 1 < first:
             for event in self._backend.read(self.id, since=since, types=types):
                 if event.seq >= first:
@@ -210,19 +215,38 @@ class Session:
         self.flush()
         return [event for event in self._backend.read(self.id) if event.seq <= last]
 
-    def follow(self, *, since: int = 0) -> Iterator[Event]:
+    def follow(self, *, since: int = 0, token: Optional[CancellationToken] = None) -> Iterator[Event]:
         """Stored and live events with a greater `seq` than `since`; ends when the session closes.
 
-        Raises the store's error if the store fails.
+        Raises the store's error if the store fails, and `Cancelled` when `token` is cancelled.
         """
         while True:
             for event in self.events(since=since):
+                if token is not None:
+                    token.raise_if_cancelled()
                 since = event.seq
                 yield event
-            with self._guard:
-                while self._state.seq <= since and not self.closed and self._failure is None:
-                    self._guard.wait()
-                if self._state.seq <= since:
-                    if self._failure is not None and not self.closed:
-                        raise self._failure
-                    return
+            if not self._wait_for_more(since, token):
+                return
+
+    def _wait_for_more(self, since: int, token: Optional[CancellationToken]) -> bool:
+        """Wait for an event behind `since`; False if none will come."""
+        with contextlib.ExitStack() as stack:
+            if token is not None:
+                stack.enter_context(token.on_cancel(self._wake))
+            stack.enter_context(self._guard)
+            while True:
+                if token is not None:
+                    token.raise_if_cancelled()
+                # After a failed append the state is ahead of what can ever be read.
+                if self._state.seq > since and self._failure is None:
+                    return True
+                if self.closed:
+                    return False
+                if self._failure is not None:
+                    raise self._failure
+                self._guard.wait()
+
+    def _wake(self) -> None:
+        with self._guard:
+            self._guard.notify_all()
