@@ -76,6 +76,45 @@ def test_a_fork_waits_for_a_call_that_is_under_way():
     assert order == ["left", "forked"]
 
 
+def test_two_threads_may_fork_at_once(tmp_path, monkeypatch):
+    """Both wait for the same call; each one's child is rid of the lock, and the parent goes on."""
+    waiting, both = [], threading.Event()
+    wait_for = threading.Condition.wait_for
+
+    def counted(condition, *args, **options):
+        waiting.append(condition)
+        if len(waiting) == 2:
+            both.set()
+        return wait_for(condition, *args, **options)
+
+    monkeypatch.setattr(forks, "FORK_WAIT", 60.0)
+    guard = ForkGuard("runs.db")
+    fd = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    guard.descriptors.add(fd)
+    codes = []
+
+    def check():
+        with pytest.raises(OSError):
+            os.fstat(fd)
+        with guard.busy():
+            return True
+
+    threads = [threading.Thread(target=lambda: codes.append(in_child(check))) for _ in range(2)]
+    with guard.busy():
+        monkeypatch.setattr(threading.Condition, "wait_for", counted)
+        for thread in threads:
+            thread.start()
+        assert both.wait(60)
+        monkeypatch.undo()
+    for thread in threads:
+        thread.join()
+    assert codes == [0, 0]
+    assert guard._idle.acquire(timeout=60), "the lock is free again"
+    guard._idle.release()
+    guard.descriptors.discard(fd)
+    os.close(fd)
+
+
 def test_a_call_that_hangs_does_not_hang_a_fork(monkeypatch):
     monkeypatch.setattr(forks, "FORK_WAIT", 0.05)
     guard = ForkGuard("runs.db")

@@ -10,7 +10,7 @@ import functools
 import os
 import threading
 import weakref
-from typing import Iterator, List, Set
+from typing import Dict, Iterator, List, Set, Tuple
 
 from syncagent.errors import ForkedStore
 
@@ -61,14 +61,15 @@ class ForkGuard:
 
     # -- called around a fork, in the thread that forks --------------------------------------------
 
-    def _before(self) -> None:
-        self._holding = self._idle.acquire(timeout=FORK_WAIT)
-        if self._holding:
+    def _before(self) -> bool:
+        """Hold back new calls and wait for those under way; False if the lock could not be had."""
+        holding = self._idle.acquire(timeout=FORK_WAIT)
+        if holding:
             self._idle.wait_for(lambda: self._inside == 0, timeout=FORK_WAIT)
+        return holding
 
     def _in_parent(self) -> None:
-        if self._holding:
-            self._idle.release()
+        self._idle.release()
 
     def _in_child(self) -> None:
         for descriptor in self.descriptors:
@@ -82,22 +83,24 @@ class ForkGuard:
 def _guards() -> "weakref.WeakSet[ForkGuard]":
     """All guards of this process, and the hooks around a fork, which can't be unregistered."""
     guards: "weakref.WeakSet[ForkGuard]" = weakref.WeakSet()
-    held: List[ForkGuard] = []
+    # By thread: while one waits in `before`, another may fork.
+    held: Dict[int, List[Tuple[ForkGuard, bool]]] = {}
 
     def before() -> None:
-        held[:] = list(guards)
-        for guard in held:
-            guard._before()
+        mine = held[threading.get_ident()] = []
+        for guard in list(guards):
+            mine.append((guard, guard._before()))
 
     def in_parent() -> None:
-        for guard in held:
-            guard._in_parent()
-        held.clear()
+        for guard, holding in held.pop(threading.get_ident()):
+            if holding:
+                guard._in_parent()
 
     def in_child() -> None:
-        for guard in held:
-            guard._in_child()
+        mine = held.pop(threading.get_ident())
         held.clear()
+        for guard, _ in mine:
+            guard._in_child()
 
     os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
     return guards
