@@ -12,7 +12,7 @@ from syncagent.log import events as ev
 from syncagent.log.events import Body, Event, Message
 from syncagent.log.shown import Shown
 
-__all__ = ["Call", "Claim", "EFFECTS", "LogState", "Phase", "recovered_message"]
+__all__ = ["Call", "Claim", "EFFECTS", "LogState", "Phase", "header_of", "message_id", "recovered_message"]
 
 
 class Phase(str, enum.Enum):
@@ -168,9 +168,7 @@ def _do_user_message(state: LogState, body: ev.UserMessage) -> None:
 
 
 def _do_header(state: LogState, body: ev.RequestHeader) -> None:
-    header = body.to_dict()
-    del header["turn"], header["step"]
-    state.header = header
+    state.header = header_of(body)
 
 
 def _do_chunk(state: LogState, body: ev.AssistantChunk) -> None:
@@ -251,6 +249,11 @@ EFFECTS: Mapping[Type[Body], Callable[[LogState, Any], None]] = {
     ev.StepEnd: _do_step_end,
     ev.TurnEnd: _do_turn_end,
 }
+
+
+def header_of(body: ev.RequestHeader) -> Dict[str, Any]:
+    """What a request says, without the place where it was said: `LogState.header` compares by it."""
+    return {key: value for key, value in body.to_dict().items() if key not in ("turn", "step")}
 
 
 def message_id(state: LogState) -> str:

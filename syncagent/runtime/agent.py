@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Sequence, TypeVar, Union
 
 from syncagent.boundary import process
+from syncagent.boundary.models.protocol import Model
 from syncagent.boundary.tools.base import Tool, tool
 from syncagent.cancel import CancellationToken, Cause
 from syncagent.errors import InvalidLog
@@ -30,12 +31,12 @@ A = TypeVar("A", bound="Agent")
 class Agent:
     """A model, tools and a session, driven on threads.
 
-    `model` has the method of the `Model` protocol. `tools` are `Tool`s, or functions that become
-    some. `session` is an id, which is opened (and repaired when it is cold) or made; None makes a new
-    one. `system` is the system prompt, or `system(*, token) -> str`. `pre_step`, `request` and
-    `turn_stopping` are hooks (see `syncagent.runtime.hooks`). `max_steps` ends a turn as blocked;
-    `max_parallel` bounds how many calls of a step run side by side. `steal` takes a session from an
-    owner on another host.
+    `model` is a `Model`: a `ChatModel`, or anything with its method `stream`. `tools` are `Tool`s, or
+    functions that become some. `session` is an id, which is opened (and repaired when it is cold) or
+    made; None makes a new one. `system` is the system prompt, or `system(*, token) -> str`. `pre_step`,
+    `request` and `turn_stopping` are hooks (see `syncagent.runtime.hooks`). `max_steps` ends a turn as
+    blocked; `max_parallel` bounds how many calls of a step run side by side. `steal` takes a session
+    from an owner on another host.
 
     Use it as a context manager: leaving the block waits for quiet and closes; leaving it by an
     exception closes at once. Raises `SessionLive` if another agent drives the session, `StoreError`
@@ -44,7 +45,7 @@ class Agent:
 
     def __init__(
         self,
-        model: Any,
+        model: Model,
         *,
         store: Store,
         tools: Sequence[Union[Tool, Callable[..., Any]]] = (),

@@ -11,12 +11,14 @@ import attrs
 
 from syncagent.boundary.models.assemble import Assembly
 from syncagent.boundary.models.pairing import check_pairing
-from syncagent.boundary.models.protocol import Chunk, ModelRequest
+from syncagent.boundary.models.protocol import Chunk, Model, ModelRequest
 from syncagent.boundary.tools.text import clean
 from syncagent.cancel import CancellationToken, Cancelled
 from syncagent.errors import ModelError
 from syncagent.log import Message
 from syncagent.log import events as ev
+from syncagent.log.events import is_visible
+from syncagent.log.state import header_of, message_id
 from syncagent.runtime.session import Session
 
 __all__ = ["Answer", "Request"]
@@ -40,19 +42,17 @@ class Answer:
 class Request:
     """The request of one step of a turn.
 
-    `shown` gets the text of the last attempt that showed any: the result's partial text.
-    `status(text)` tells what is being waited for, None when it is over.
+    `status(text)` tells what is being waited for, None when it is over. `partial` is the text of the
+    last attempt that showed any, "" if none did.
     """
 
     session: Session
-    model: Any
+    model: Model
     turn: int
     step: int
     token: CancellationToken
     status: Callable[[Optional[str]], None]
-    shown: List[str]
-    # The open attempt's text as long as it is white space; None once it has shown something.
-    _blank: Optional[List[str]] = attrs.field(default=None, init=False)
+    partial: str = attrs.field(default="", init=False)
 
     def header(self, request: ModelRequest) -> None:
         """Log what the request says beside its messages, if it is not what the last one said."""
@@ -65,9 +65,7 @@ class Request:
             system=request.system,
             tools=[dict(spec) for spec in request.tools],
         )
-        said = body.to_dict()
-        del said["turn"], said["step"]
-        if said != self.session.state.header:
+        if header_of(body) != self.session.state.header:
             self.session.append(body)
 
     def send(self, request: ModelRequest) -> Answer:
@@ -86,12 +84,13 @@ class Request:
             except ModelError as exc:
                 self.token.raise_if_cancelled()
                 delay, failed = self._delay(exc, attempt, retries, assembly), exc
+            finally:
+                self.partial = assembly.text if is_visible(assembly.text) else self.partial
             attempt += 1
             self._wait(attempt, retries, delay, failed)
 
     def _attempt(self, request: ModelRequest, attempt: int, assembly: Assembly) -> None:
         self.token.raise_if_cancelled()
-        self._blank = []
         stream = self.model.stream(request, token=self.token)
         with contextlib.closing(_closable(stream)) as chunks:
             for chunk in chunks:
@@ -102,27 +101,16 @@ class Request:
             raise ModelError("the stream ended without a finish reason", code="truncated", retryable=True)
 
     def _take(self, chunk: Chunk, attempt: int, assembly: Assembly) -> None:
-        if chunk.kind == "text" and chunk.text:
-            self._show(chunk.text)
         assembly.add(chunk)
         if chunk.text or chunk.usage or chunk.kind == "tool_call":
             self.session.append(
                 ev.AssistantChunk(turn=self.turn, step=self.step, attempt=attempt, chunk=chunk.to_dict())
             )
 
-    def _show(self, text: str) -> None:
-        if self._blank is None:
-            self.shown.append(text)
-            return
-        self._blank.append(text)
-        if ev.is_visible(text):
-            self.shown[:] = self._blank
-            self._blank = None
-
     def _commit(self, attempt: int, assembly: Assembly) -> Answer:
         cut = assembly.finish == "max_tokens"
         blocks = assembly.blocks(calls=not cut)
-        message = Message(id=f"a-{self.turn}-{self.step}-{attempt}", role="assistant", content=blocks)
+        message = Message(id=message_id(self.session.state), role="assistant", content=blocks)
         if blocks:
             self.session.append(
                 ev.AssistantMessage(

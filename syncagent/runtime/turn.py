@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol
 
 import attrs
 
-from syncagent.boundary.models.protocol import ModelRequest
+from syncagent.boundary.models.protocol import Model, ModelRequest
 from syncagent.boundary.process import Processes
 from syncagent.boundary.tools.base import Tool
 from syncagent.boundary.tools.text import clean
@@ -74,7 +74,7 @@ class Work:
     """What stays the same through all turns of an agent."""
 
     session: Session
-    model: Any
+    model: Model
     tools: Mapping[str, Tool]
     hooks: Hooks
     processes: Processes
@@ -97,7 +97,7 @@ class Turn:
     token: CancellationToken
     claimed: List[Message]
     dropped: List[Message] = attrs.field(factory=list)
-    shown: List[str] = attrs.field(factory=list)
+    partial: str = ""  # the text of the last attempt that showed any
     usage: Dict[str, int] = attrs.field(factory=dict)
     escaped: List[BaseException] = attrs.field(factory=list)
     step: int = 0
@@ -110,8 +110,8 @@ class Turn:
         """
         session = self.work.session
         answer = ""
-        self.work.points("turn.begun", turn=self.number)
         try:
+            self.work.points("turn.begun", turn=self.number)
             answer = self._steps()
             reason: Reason = {"kind": "max_tokens" if self.cut else "completed"}
         except _Blocked as exc:
@@ -192,12 +192,14 @@ class Turn:
             step=self.step,
             token=self.token,
             status=self.desk.waits_for,
-            shown=self.shown,
         )
         sender.header(request)
         session.flush(token=self.token)  # checkpoint: model request
         self.work.points("request.ready", turn=self.number, step=self.step)
-        return sender.send(request)
+        try:
+            return sender.send(request)
+        finally:
+            self.partial = sender.partial or self.partial
 
     def _act(self, blocks: List[Dict[str, Any]]) -> None:
         Calls(
@@ -223,12 +225,11 @@ class Turn:
 
     def _result(self, reason: Reason, answer: str) -> TurnResult:
         kind = reason["kind"]
-        shown = "".join(self.shown)
         return TurnResult(
             turn=self.number,
             reason=kind,
             text=answer if kind == "completed" else None,
-            partial_text=shown if kind != "completed" and shown else None,
+            partial_text=(self.partial or None) if kind != "completed" else None,
             error=failure_of(reason),
             cause=self.token.cause if kind == "aborted" else None,
             dropped=list(self.dropped),
