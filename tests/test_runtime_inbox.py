@@ -196,6 +196,47 @@ def test_a_message_that_was_put_back_is_not_dropped_by_its_older_handle(home):
     assert again.result(LONG).text == "r1"
 
 
+def test_a_message_is_put_back_as_it_was(home):
+    message = ev.Message(
+        id="m", role="user", content=[{"type": "text", "text": "a"}], source="chat", extra={"colour": "red"}
+    )
+    with home.store.create("s") as session:
+        session.append(ev.InboxPut(target="next_step", message=message, wake=True))
+        session.append(ev.InboxTaken(ids=["m"], outcome="canceled"))
+    agent = home.agent(["fine"], session="s")
+    (future,) = agent.requeue(["m"])
+    assert future.result(LONG).text == "fine"
+    (entered_now,) = home.events(agent, "user/message")
+    assert entered_now.body.message == message
+    assert home.events(agent, "inbox/put")[-1].body.target == "next_step"
+
+
+def test_a_message_that_was_put_back_has_not_arrived_with_its_older_handle(home):
+    """Both have the same id, and the older one's sender hears of its own put only."""
+    agent = home.agent(["one", "two"])
+
+    def held(fn, *args):
+        flush = home.points.hold("store.flush")
+        thread = Background(fn, *args)
+        assert flush.reached.wait(LONG)
+        return flush, thread
+
+    flush_a, sending_a = held(agent.send, "a")
+    assert agent.cancel() is True
+    flush_b, sending_b = held(agent.send, "b")
+    flush_again, again = held(agent.requeue, [agent.dropped()[0].id])
+    flush_a.release()
+    assert sending_a.result().cancelled()
+    flush_b.release()
+    assert sending_b.result().result(LONG).text == "one"
+    agent.wait(LONG)
+    assert entered(home, agent) == ["b"]
+    flush_again.release()
+    (future,) = again.result()
+    assert future.result(LONG).text == "two"
+    assert entered(home, agent) == ["b", "a"]
+
+
 def test_what_a_rejected_step_had_claimed_can_be_put_back(home):
     answers = [Reject("no")]
     agent = home.agent(["fine"], pre_step=lambda view, *, token: answers.pop() if answers else None)
@@ -382,6 +423,23 @@ def test_a_time_out_of_a_message_that_waits_withdraws_it_alone(home):
     assert first.result(LONG).text == "two"
     assert after.result(LONG).turn == 2
     assert entered(home, agent) == ["a", "b"]
+
+
+@pytest.mark.parametrize("limit", ["timeout", "token"])
+def test_a_limit_ends_the_wait_for_the_disk_too(home, limit):
+    agent = home.agent(["two"])
+    commit = home.points.hold("store.commit.before")
+    with CancellationToken() as token:
+        limits = {"timeout": 0.05} if limit == "timeout" else {"token": token}
+        running = Background(agent.run, "a", **limits)
+        assert commit.reached.wait(LONG)
+        token.cancel("timeout")
+        result = running.result()  # while the writer is held
+    assert (result.turn, result.reason, result.cause) == (None, "aborted", Cause.TIMEOUT)
+    commit.release()
+    assert agent.run("b").text == "two"
+    assert entered(home, agent) == ["b"]
+    assert [message.text for message in agent.dropped()] == ["a"]
 
 
 def test_a_callers_token_stops_its_own_turn_and_no_other(home):

@@ -390,6 +390,10 @@ def test_a_turn_stopping_hook_can_ask_for_more(home):
     assert agent.run("a").text == "docs are done"
     assert asked == [(1, 1, "code is done"), (1, 2, "docs are done")]
     assert said(agent.model.requests[1])[-1] == ("user", "and the docs?")
+    users = [event.body.message for event in home.events(agent, "user/message")]
+    assert [(message.text, message.source) for message in users] == [
+        ("a", None), ("and the docs?", "turn_stopping")
+    ]  # fmt: skip
 
 
 # -- exceptions ----------------------------------------------------------------------------------------

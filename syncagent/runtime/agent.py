@@ -11,7 +11,7 @@ from typing import Any, Callable, Collection, Dict, Iterator, List, Optional, Se
 from syncagent.boundary import process
 from syncagent.boundary.models.protocol import Model
 from syncagent.boundary.tools.base import Tool, tool
-from syncagent.cancel import CancellationToken, Cause
+from syncagent.cancel import CancellationToken, Cancelled, Cause
 from syncagent.errors import InvalidLog
 from syncagent.log import Event, Message
 from syncagent.log import events as ev
@@ -119,7 +119,7 @@ class Agent:
         such as KeyboardInterrupt. A tool or hook of the agent can't call it (`RuntimeError`).
         """
         self._driver.check_outside()
-        return self._attend(self._send("next_turn", content, True, timeout, token))
+        return self._attend(self._send("next_turn", content, timeout=timeout, token=token))
 
     def send(
         self, content: Input, *, timeout: Optional[float] = None, token: Optional[CancellationToken] = None
@@ -129,26 +129,27 @@ class Agent:
         Raises `AgentClosed`, `TypeError` or `ValueError` for what is no message, and the store's
         error if it could not be made durable: the message is then withdrawn.
         """
-        return self._send("next_turn", content, True, timeout, token).future
+        return self._send("next_turn", content, timeout=timeout, token=token).future
 
     def steer(self, content: Input) -> "Future[TurnResult]":
         """Queue a message for the next step of the running turn, and wake. See `send`."""
-        return self._send("next_step", content, True, None, None).future
+        return self._send("next_step", content).future
 
     def inject(self, content: Input) -> "Future[TurnResult]":
         """Queue a message for the next step that there is, without waking. See `send`."""
-        return self._send("next_step", content, False, None, None).future
+        return self._send("next_step", content, wake=False).future
 
     def _send(
         self,
         target: str,
-        content: Input,
-        wake: bool,
-        timeout: Optional[float],
-        token: Optional[CancellationToken],
-        id: Optional[str] = None,
+        content: Union[Input, Message],
+        *,
+        wake: bool = True,
+        timeout: Optional[float] = None,
+        token: Optional[CancellationToken] = None,
     ) -> Handle:
-        blocks = blocks_of(content)
+        """Accept new content, or a message that is put back as it was."""
+        given = content if isinstance(content, Message) else blocks_of(content)
         if timeout is not None and not timeout >= 0:
             raise ValueError(f"timeout is seconds, 0 or more, not {timeout!r}")
         with contextlib.ExitStack() as undo:
@@ -156,7 +157,7 @@ class Agent:
             if token is not None or timeout is not None:
                 limits = CancellationToken.linked(*([] if token is None else [token]))
                 undo.callback(limits.close)
-            handle = self._put(target, blocks, wake, id)
+            handle = self._put(target, given, wake)
             undo.pop_all()
         try:
             self._accept(handle, wake, limits, timeout)
@@ -169,12 +170,13 @@ class Agent:
                 self._driver.guard.notify_all()
         return handle
 
-    def _put(self, target: str, blocks: List[Dict[str, Any]], wake: bool, id: Optional[str]) -> Handle:
+    def _put(self, target: str, given: Union[List[Dict[str, Any]], Message], wake: bool) -> Handle:
         driver = self._driver
         with driver.guard:
             driver.check_open_locked()
+            message = given if isinstance(given, Message) else driver.inbox.message_locked(given)
             try:
-                handle = driver.inbox.put_locked(target, blocks, wake, id)
+                handle = driver.inbox.put_locked(target, message, wake=wake)
             except InvalidLog as exc:
                 raise ValueError(f"this is no message: {exc.text}") from exc
             driver.sending += 1
@@ -187,10 +189,15 @@ class Agent:
         driver = self._driver
         if limits is not None:
             limit(handle, limits, timeout, driver.limit_fired)
-        self._session.retry_flush()  # checkpoint: accepted message
+        try:
+            self._session.retry_flush(token=limits)  # checkpoint: accepted message
+        except Cancelled as stop:
+            # Its own limit ends the wait for the disk, perhaps before the same limit has withdrawn it.
+            driver.limit_fired(handle, stop.cause or Cause.USER, stop.token.text)
+            return
         with driver.guard:
             if not driver.closed:
-                driver.inbox.accept_locked(handle, wake)
+                driver.inbox.accept_locked(handle, wake=wake)
                 driver.wake_locked()
 
     def _withdraw(self, handle: Handle) -> None:
@@ -218,10 +225,7 @@ class Agent:
         if wrong:
             raise ValueError(f"these messages were not dropped: {', '.join(map(repr, wrong))}")
         puts = [lost[id] for id in dict.fromkeys(ids)]
-        return [
-            self._send(put.target, put.message.content, True, None, None, id=put.message.id).future
-            for put in puts
-        ]
+        return [self._send(put.target, put.message).future for put in puts]
 
     def _dropped_puts(self) -> "Dict[str, ev.InboxPut]":
         types = ("inbox/put", "inbox/taken", "user/message", "turn/end")

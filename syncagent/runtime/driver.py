@@ -334,8 +334,8 @@ class Driver:
     def put_next(self, text: str) -> None:
         with self.guard:
             self._current_locked().raise_if_cancelled()
-            handle = self.inbox.put_locked("next_step", blocks_of(text), True, None)
-            self.inbox.accept_locked(handle, True)
+            message = self.inbox.message_locked(blocks_of(text), source="turn_stopping")
+            self.inbox.accept_locked(self.inbox.put_locked("next_step", message, wake=True), wake=True)
 
     def _current_locked(self) -> CancellationToken:
         assert self.guard.held and self._token is not None

@@ -1,7 +1,8 @@
 """The messages that wait for a turn, and the futures of those who sent them.
 
-Everything here runs under the agent's lock. The log is the truth about what is pending; this adds
-what the log doesn't hold: who waits, and which messages may start work by themselves.
+The log is the truth about what is pending; this adds what the log doesn't hold: who waits, and which
+messages may start work by themselves. The inbox is the agent's and under its lock; a handle has a
+lock of its own, since whoever holds its future may settle it from any thread.
 """
 
 import contextlib
@@ -112,12 +113,16 @@ class Inbox:
         # may take one, since its sender may still have to be told that it was not accepted.
         self._arriving: Dict[str, None] = {}
 
-    def put_locked(self, target: str, content: List[Dict[str, Any]], wake: bool, id: Optional[str]) -> Handle:
+    def message_locked(self, content: List[Dict[str, Any]], source: Optional[str] = None) -> Message:
+        """A new user message; `source` says who wrote it if it was not the user."""
+        assert self._guard.held
+        # Each put raises seq, so no two messages get the same id.
+        return Message(id=f"m-{self._session.seq + 1}", role="user", content=content, source=source)
+
+    def put_locked(self, target: str, message: Message, *, wake: bool) -> Handle:
         """Log the message and return its handle; no turn takes it before `accept_locked`."""
         assert self._guard.held
-        # The seq of its put is unique in the session, so the id is too.
-        key = id if id is not None else f"m-{self._session.seq + 1}"
-        message = Message(id=key, role="user", content=content)
+        key = message.id
         self._session.append(ev.InboxPut(target=target, message=message, wake=wake))
         handle = Handle(id=key, context=contextvars.copy_context())
         handle.future.add_done_callback(lambda future: handle.let_go())
@@ -125,15 +130,17 @@ class Inbox:
         self._arriving[key] = None
         return handle
 
-    def accept_locked(self, handle: Handle, wake: bool) -> None:
+    def accept_locked(self, handle: Handle, *, wake: bool) -> None:
         """The message is durable: a turn may take it, and with `wake` it starts one."""
         assert self._guard.held
+        if not self.waits_locked(handle):
+            return
         if handle.id in self._arriving:
             # What was put before it is durable too, so the order of the puts stays that of the turns.
             order = list(self._arriving)
             for key in order[: order.index(handle.id) + 1]:
                 del self._arriving[key]
-        if wake and self.waits_locked(handle):
+        if wake:
             self._waking.add(handle.id)
 
     def take_locked(self, ids: Collection[str], outcome: str) -> List[Handle]:
@@ -256,7 +263,12 @@ def blocks_of(content: Input) -> List[Dict[str, Any]]:
     return [clean(block) for block in content]
 
 
-def limit(handle: Handle, token: CancellationToken, timeout: Optional[float], fire: Any) -> None:
+def limit(
+    handle: Handle,
+    token: CancellationToken,
+    timeout: Optional[float],
+    fire: Callable[[Handle, Cause, Optional[str]], object],
+) -> None:
     """Have `fire(handle, cause, text)` called when the token or the time-out of a message fires.
 
     The token is the handle's from now on, and closed with it.

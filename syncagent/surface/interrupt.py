@@ -129,16 +129,17 @@ class Agent(runtime.Agent):
 
         In the main thread, where the host has no handler of its own, the first Ctrl+C stops the turn
         in order and KeyboardInterrupt is raised when its ending is in the log; the second kills what a
-        stop gives time to end; the third leaves at once, with a log that the next open repairs. SIGTERM
-        and SIGHUP stop the turn in order and raise `SystemExit` with 143 and 129. What is raised has
-        the turn's result as `result`, None if it left at once.
+        stop gives time to end; at the third it is raised at once, with the turn still open: a process
+        that ends then leaves a log that the next open repairs. SIGTERM and SIGHUP stop the turn in order
+        and raise `SystemExit` with 143 and 129. What is raised has the turn's result as `result`, None
+        if nobody waited for it.
 
         Raises what `send` raises, and the store's error if the ending could not be made durable.
         """
         self._driver.check_outside()
         say = notice or _silent
         with Signals() as signals:
-            handle = self._send("next_turn", content, True, timeout, token)
+            handle = self._send("next_turn", content, timeout=timeout, token=token)
             handle.future.add_done_callback(signals.wake)
             number = self._wait(handle, signals, say)
             result = self._attend(handle)
