@@ -5,11 +5,14 @@ that both sides shared would show in no test.
 """
 
 import json
+import re
 from typing import Any, Dict, List, Mapping, Optional
 
 from syncagent.boundary.models.protocol import Chunk
 
 __all__ = ["delta_of", "event", "refusal_of", "usage_of"]
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def event(value: Any) -> bytes:
@@ -124,8 +127,8 @@ def _refusal_of_message(
         call_id, function = call.get("id"), call.get("function", {})
         if not isinstance(call_id, str) or not call_id or call_id in seen:
             return f".tool_calls: the id {call_id!r} is empty or was used before"
-        if call.get("type") != "function" or not function.get("name"):
-            return ".tool_calls: a call is no function with a name"
+        if call.get("type") != "function" or not _NAME.fullmatch(str(function.get("name") or "")):
+            return ".tool_calls: a call is no function with a name of 1 to 64 letters, digits, '_' and '-'"
         if not _is_object(function.get("arguments")):
             return f".tool_calls: the arguments of {call_id!r} are no JSON object"
         seen.append(call_id)

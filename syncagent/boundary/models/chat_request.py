@@ -5,6 +5,7 @@ nothing else is left out.
 """
 
 import json
+import re
 from typing import Any, Dict, List, Mapping, Optional, Set
 
 from syncagent.boundary.models.protocol import ModelRequest
@@ -81,7 +82,7 @@ def _answer(message: Message, ids: "_WireIds") -> Optional[Dict[str, Any]]:
         {
             "id": wire_id,
             "type": "function",
-            "function": {"name": block["name"], "arguments": _arguments(block["arguments"])},
+            "function": {"name": _name(block["name"]), "arguments": _arguments(block["arguments"])},
         }
         for wire_id, block in zip(ids.of_calls([block["id"] for block in calls]), calls)
     ]
@@ -96,6 +97,11 @@ def _text(blocks: List[Dict[str, Any]], besides: "tuple[str, ...]" = ()) -> str:
         elif block["type"] not in besides:
             raise ModelError(f"Chat Completions can't carry a {block['type']!r} block", code="bad_request")
     return "".join(pieces)
+
+
+def _name(raw: str) -> str:
+    """A tool's name as providers want it. What a model made up would have each later request refused."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", raw)[:64] or "unnamed"
 
 
 def _arguments(raw: str) -> str:
