@@ -153,7 +153,7 @@ def test_lone_surrogates_are_replaced_and_pairs_joined():
     assert body["messages"][0]["content"] == "\ufffd"
 
 
-@pytest.mark.parametrize("made_up, sent", [("", "unnamed"), ("files.read", "files_read"), ("é" * 99, "_" * 64)])
+@pytest.mark.parametrize("made_up, sent", [("", "unnamed"), ("a.read", "a_read"), ("é" * 99, "_" * 64)])
 def test_a_name_that_providers_refuse_spoils_no_later_request(made_up, sent):
     body = encoded(user(), assistant(call("x", name=made_up)), result("x"))
     assert body["messages"][1]["tool_calls"][0]["function"]["name"] == sent
