@@ -317,7 +317,7 @@ def test_a_time_out_stops_the_call_and_the_turn_goes_on(home):
     agent = home.agent([call("work"), "on we go"], tools=[held.tool])
     assert agent.run("go").text == "on we go"
     assert codes(home, agent) == {"call_1": "TIMEOUT"}
-    assert "longer than 0.05 s" in outputs(agent)[0]
+    assert outputs(agent) == ["The tool work ran longer than 0.05 s and was stopped."]
     assert held.tokens[0].cause is Cause.TIMEOUT
 
 
@@ -613,10 +613,11 @@ def test_output_while_a_call_runs_is_in_the_log_before_its_result(home):
 
 
 def test_output_while_a_call_runs_is_bounded(home):
+    answers = []
+
     def show(context: CallContext):
         """Show a lot."""
-        for _ in range(1000):
-            context.emit("ä" * 100)
+        answers.extend(context.emit("ä" * 100) for _ in range(1000))
         return "end"
 
     agent = home.agent([call("show"), "done"], tools=[tool(show)])
@@ -624,6 +625,7 @@ def test_output_while_a_call_runs_is_bounded(home):
     shown = "".join(event.body.text for event in home.stored(agent, "tool/chunk"))
     assert len(shown.encode()) <= EMIT_LIMIT
     assert shown.startswith("ä" * 30_000) and "more output" in shown[-100:]
+    assert answers == [True] * 327 + [False] * 673
 
 
 def test_an_emit_that_is_kept_beyond_its_call_says_nothing_any_more(home):
@@ -638,7 +640,7 @@ def test_an_emit_that_is_kept_beyond_its_call_says_nothing_any_more(home):
     agent.run("go")
     before = home.events(agent)
     for context in kept:
-        context.emit("late")
+        assert context.emit("late") is False
         assert context.token.cancel() is False
     assert home.events(agent) == before
     agent.close()
@@ -664,6 +666,17 @@ def test_output_of_a_real_process_is_shown_while_it_runs(home):
     agent.cancel()
     assert future.result(LONG).reason == "aborted"
     assert codes(home, agent) == {"call_1": "ABORTED"}
+
+
+def test_much_output_of_a_real_process_is_bounded_and_ends_with_one_note(home):
+    command = "yes 0123456789é | head -c 3000000"
+    agent = home.agent([call("bash", {"command": command}), "done"], tools=[bash])
+    assert agent.run("go").text == "done"
+    chunks = [event.body.text for event in home.stored(agent, "tool/chunk")]
+    shown = "".join(chunks)
+    assert EMIT_LIMIT - 4 < len(shown.encode()) <= EMIT_LIMIT
+    assert shown.count("more output") == 1 and shown.endswith("...]\n") and "\ufffd" not in shown
+    assert len(chunks) < 40
 
 
 # -- a system that has no more threads -----------------------------------------------------------------

@@ -23,7 +23,7 @@ from syncagent.runtime.session import Session
 
 __all__ = ["Calls", "EMIT_LIMIT"]
 
-#: How many bytes of UTF-8 one call may show while it runs; a note says that there was more.
+#: How many bytes of UTF-8 one call may show while it runs, with the note that there was more.
 EMIT_LIMIT = 64 * 1024
 EMIT_NOTE = "\n[... more output; it is no longer shown while the tool runs ...]\n"
 
@@ -178,7 +178,8 @@ class Calls:
                 with token.deadline(tool.timeout, late):
                     output = _checked(tool.invoke(values, context))
             except BaseException as exc:
-                output = self._failed(tool, exc)
+                stopped = isinstance(exc, Cancelled) and token.text == late
+                output = ToolOutput(content=[]) if stopped else self._failed(tool, exc)
             # The first one decides: only the call's own deadline leaves this text.
             if token.cause is Cause.TIMEOUT and token.text == late:
                 text = f"The {late} and was stopped."
@@ -236,23 +237,24 @@ class _Emitter:
     def __init__(self, session: Session, turn: int, step: int, call_id: str) -> None:
         self._session = session
         self._where: Dict[str, Any] = {"turn": turn, "step": step, "call_id": call_id}
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # keeps the pieces in order: held over the append
         self._open = True
         self._left = EMIT_LIMIT - len(EMIT_NOTE)
 
-    def emit(self, text: str) -> None:
+    def emit(self, text: str) -> bool:
         if not isinstance(text, str):
             raise TypeError(f"emit() takes a string, not {type(text).__name__}")
         text = clean(text)
         data = text.encode("utf-8")
         with self._lock:
             if not self._open or not data:
-                return
+                return self._open
             if len(data) > self._left:
                 # Cut at a character; the decoder drops the half of one.
                 text, self._open = data[: self._left].decode("utf-8", "ignore") + EMIT_NOTE, False
             self._left -= len(data)
             self._session.append(ev.ToolChunk(text=text, **self._where))
+            return self._open
 
     def close(self) -> None:
         with self._lock:

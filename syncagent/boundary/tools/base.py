@@ -27,11 +27,12 @@ class CallContext:
     """What a running call has at hand; a parameter annotated with this class gets it.
 
     `token` is the call's own: its body can stop itself with it, never the turn. `emit(text)` shows
-    output while the body runs. `processes` starts child processes that the call can't leave behind.
+    output while the body runs, up to a limit; it returns whether it would show more. `processes`
+    starts child processes that the call can't leave behind.
     """
 
     token: CancellationToken
-    emit: Callable[[str], None]
+    emit: Callable[[str], bool]
     processes: "Processes"
 
 

@@ -6,7 +6,7 @@ It knows processes and nothing of sessions.
 import math
 import shutil
 import signal as signals
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from syncagent.boundary.process import ProcessError, ProcessResult, shared
 from syncagent.boundary.tools.arguments import bad_arguments
@@ -15,11 +15,7 @@ from syncagent.boundary.tools.schema import Signature
 from syncagent.boundary.tools.text import NOTHING, clean
 from syncagent.cancel import CancellationToken, Cause
 
-__all__ = ["EMIT_LIMIT", "bash", "bash_tool"]
-
-#: How many bytes of UTF-8 one call shows while it runs, the closing note with them.
-EMIT_LIMIT = 64 * 1024
-EMIT_NOTE = "\n[... more output; it is no longer shown while the command runs ...]\n"
+__all__ = ["bash", "bash_tool"]
 
 DESCRIPTION = (
     "Run a command line in bash and return what it writes, standard output and error together. It has"
@@ -73,7 +69,7 @@ def bash_tool(
         token: Optional[CancellationToken] = None,
     ) -> ToolOutput:
         with shared() as processes, CancellationToken() if token is None else token.child() as own:
-            context = CallContext(token=own, emit=lambda text: None, processes=processes)
+            context = CallContext(token=own, emit=lambda text: False, processes=processes)
             return _run(context, command=command, timeout=timeout, grace=grace, cwd=cwd, env=env)
 
     return Tool(
@@ -98,10 +94,10 @@ def _run(
 ) -> ToolOutput:
     failure: Optional[BaseException] = None
 
-    def emit(text: str) -> None:
+    def emit(text: str) -> bool:
         nonlocal failure
         try:
-            context.emit(text)
+            return context.emit(text)
         except BaseException as exc:
             failure = exc
             raise
@@ -114,7 +110,7 @@ def _run(
             env=env,
             timeout=timeout,
             grace=grace,
-            on_output=_bounded(emit),
+            on_output=emit,
         )
     except (ProcessError, OSError) as exc:
         if exc is failure:  # the one who shows the output failed, not the command
@@ -172,24 +168,6 @@ def _join(output: str, notes: List[str]) -> str:
     for note in notes:
         text += ("\n" if text and not text.endswith("\n") else "") + f"[{note}]\n"
     return text.rstrip("\n") if notes else text or NOTHING
-
-
-def _bounded(emit: Callable[[str], None]) -> Callable[[str], bool]:
-    """`emit` until EMIT_LIMIT bytes of one call have been shown; then a note, once, and no more."""
-    left = EMIT_LIMIT - len(EMIT_NOTE)
-
-    def show(text: str) -> bool:
-        nonlocal left
-        data = text.encode("utf-8")
-        if len(data) <= left:
-            left -= len(data)
-            emit(text)
-            return True
-        # Cut at a character; the decoder drops the half of one.
-        emit(data[:left].decode("utf-8", "ignore") + EMIT_NOTE)
-        return False
-
-    return show
 
 
 bash = bash_tool()
