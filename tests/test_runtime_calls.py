@@ -439,6 +439,11 @@ class Mute(Exception):
         raise ValueError("no text")
 
 
+class MuteToolError(ToolError):
+    def __str__(self):
+        raise OwnBase("no text")
+
+
 class OwnBase(BaseException):
     pass
 
@@ -453,6 +458,7 @@ class OwnBase(BaseException):
         (RecursionError("deep"), "TOOL_FAILED", "RecursionError: deep"),
         (StopIteration(), "TOOL_FAILED", "StopIteration"),
         (Mute(), "TOOL_FAILED", "Mute (its text can't be had"),
+        (MuteToolError("x", code="\ud800"), "TOOL_FAILED", "MuteToolError (its text can't be had"),
         (Cancelled(CancellationToken()), "TOOL_FAILED", "Cancelled"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",

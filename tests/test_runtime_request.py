@@ -45,6 +45,16 @@ def message(home, agent):
     return found[0].body if found else None
 
 
+def test_an_ending_that_is_unknown_is_no_success(home):
+    class Odd:
+        def stream(self, request, *, token):
+            yield Chunk(text="so far")
+            yield Chunk(finish="finished")
+
+    result = home.agent(Odd()).run("go")
+    assert (result.reason, result.error.code, result.partial_text) == ("error", "bad_response", "so far")
+
+
 # -- what is asked -------------------------------------------------------------------------------------
 
 

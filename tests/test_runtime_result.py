@@ -6,7 +6,15 @@ from syncagent.cancel import Cause
 from syncagent.errors import SyncagentError
 from syncagent.log import Event, check, closers
 from syncagent.log import events as ev
-from syncagent.runtime.result import Failure, RepairReport, TurnFailed, TurnResult, describe, failure_of
+from syncagent.runtime.result import (
+    Failure,
+    RepairReport,
+    TurnFailed,
+    TurnResult,
+    describe,
+    error_of,
+    failure_of,
+)
 
 
 def test_a_completed_turn_gives_itself_and_any_other_raises():
@@ -46,7 +54,8 @@ def test_an_exception_is_described_whatever_its_str_does():
 
     assert describe(ValueError("x")) == "ValueError: x"
     assert describe(ValueError()) == "ValueError"
-    assert describe(Mute()) == "Mute (its text can't be had: RuntimeError)"
+    assert describe(Mute()) == "Mute (its text can't be had)"
+    assert error_of(Mute(), default="failed") == {"code": "failed", "message": "Mute (its text can't be had)"}
 
 
 def test_nothing_repaired_is_no_report():

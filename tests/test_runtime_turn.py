@@ -10,6 +10,7 @@ from syncagent.cancel import CancellationToken, Cancelled, Cause
 from syncagent.errors import ModelError, StoreError, StoreFull
 from syncagent.log import derive_messages
 from syncagent.runtime.hooks import Continue, Reject
+from syncagent.runtime.result import Failure
 from syncagent.testing import Point, ScriptedModel, call, cut, error, finish, hold, reasoning, status, usage
 
 pytestmark = pytest.mark.concurrent
@@ -426,9 +427,16 @@ def test_an_exception_whose_text_cannot_be_had_ends_a_turn_too(home):
     agent = home.agent(
         [["a", Mute()], "fine"], pre_step=lambda view, *, token: raise_if(view.turn == 2, Mute())
     )
-    assert agent.run("a").error.message == "Mute (its text can't be had: ValueError)"
+    assert agent.run("a").error.message == "Mute (its text can't be had)"
     assert "Mute (its text" in agent.run("b").error.message
     assert agent.run("c").text == "fine"
+
+
+@pytest.mark.parametrize("code", [None, 5, "", "\ud800"], ids=repr)
+def test_a_model_error_with_a_code_that_no_log_can_hold_ends_the_turn_too(home, code):
+    agent = home.agent([ModelError("\udfff", code=code), "fine"])
+    assert agent.run("a").error == Failure("failed", "\ufffd")
+    assert agent.run("b").text == "fine"
 
 
 def raise_if(condition, exc):

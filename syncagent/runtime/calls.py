@@ -18,7 +18,7 @@ from syncagent.cancel import CancellationToken, Cancelled, Cause
 from syncagent.errors import AgentClosed, StoreError, ToolError
 from syncagent.log import events as ev
 from syncagent.log.closers import NOT_DISPATCHED_TEXT
-from syncagent.runtime.result import describe
+from syncagent.runtime.result import describe, error_of
 from syncagent.runtime.session import Session
 
 __all__ = ["Calls", "EMIT_LIMIT"]
@@ -123,7 +123,8 @@ class Calls:
         try:
             values = tool.parse(block["arguments"])
         except ToolError as exc:
-            self._refuse(block, exc.code, str(exc))
+            error = error_of(exc, default="BAD_ARGUMENTS")
+            self._refuse(block, error["code"], error["message"])
             return None
         except Exception as exc:  # of a check of the tool's own
             self._refuse(block, "BAD_ARGUMENTS", f"bad arguments for tool {tool.name!r}: {describe(exc)}")
@@ -193,7 +194,8 @@ class Calls:
             text = f"The call was stopped while {tool.name} ran: part of its work may have been done."
             return ToolOutput.from_text(text, error="ABORTED", message=text)
         if isinstance(exc, ToolError):
-            return ToolOutput.from_text(str(exc), error=exc.code, message=str(exc))
+            error = error_of(exc, default="TOOL_FAILED")
+            return ToolOutput.from_text(error["message"], error=error["code"], message=error["message"])
         text = f"{tool.name} failed: {describe(exc)}"
         if isinstance(exc, MemoryError) or not isinstance(exc, (Exception, Cancelled, SystemExit)):
             self.escaped.append(exc)

@@ -19,6 +19,7 @@ from syncagent.log import Message
 from syncagent.log import events as ev
 from syncagent.log.events import is_visible
 from syncagent.log.state import header_of, message_id
+from syncagent.runtime.result import error_of
 from syncagent.runtime.session import Session
 
 __all__ = ["Answer", "Request"]
@@ -26,6 +27,8 @@ __all__ = ["Answer", "Request"]
 #: The longest Retry-After that is obeyed, in seconds; a longer one ends the turn with an error.
 LONGEST_RETRY_AFTER = 120.0
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
+#: How a stream may end; another word is a failure, never a success.
+FINISHES = ("stop", "tool_calls", "max_tokens")
 
 
 @attrs.frozen(kw_only=True)
@@ -99,6 +102,9 @@ class Request:
         self.token.raise_if_cancelled()
         if assembly.finish is None:
             raise ModelError("the stream ended without a finish reason", code="truncated", retryable=True)
+        if assembly.finish not in FINISHES:
+            text = f"the stream ended with the unknown finish reason {assembly.finish!r}"
+            raise ModelError(text, code="bad_response")
 
     def _take(self, chunk: Chunk, attempt: int, assembly: Assembly) -> None:
         assembly.add(chunk)
@@ -139,7 +145,7 @@ class Request:
                 step=self.step,
                 attempt=attempt,
                 delay_ms=round(delay * 1000),
-                error={"code": exc.code, "message": clean(str(exc))},
+                error=error_of(exc, default="failed"),
             )
         )
         self.status(f"retrying ({attempt - 1} of {retries})")

@@ -4,12 +4,13 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import attrs
 
+from syncagent.boundary.tools.text import clean
 from syncagent.cancel import Cause
 from syncagent.errors import SyncagentError
 from syncagent.log import Event, Message
 from syncagent.log import events as ev
 
-__all__ = ["Failure", "RepairReport", "TurnFailed", "TurnResult", "describe"]
+__all__ = ["Failure", "RepairReport", "TurnFailed", "TurnResult", "describe", "error_of"]
 
 
 @attrs.frozen
@@ -64,12 +65,29 @@ class TurnResult:
 
 def describe(exc: BaseException) -> str:
     """An exception's class and text, also of one whose own `str()` fails."""
-    name = type(exc).__name__
-    try:
-        text = str(exc)
-    except Exception as failure:
-        return f"{name} (its text can't be had: {type(failure).__name__})"
+    name, text = type(exc).__name__, _text(exc)
+    if text is None:
+        return f"{name} (its text can't be had)"
     return f"{name}: {text}" if text else name
+
+
+def error_of(exc: BaseException, *, default: str) -> Dict[str, str]:
+    """The code and the message under which the log keeps an exception that has a code.
+
+    Models and tools raise classes of their own, and what is in them may be anything: a code that the
+    log can't hold is replaced by `default`.
+    """
+    code, text = getattr(exc, "code", None), _text(exc)
+    if not isinstance(code, str) or not code.strip() or clean(code) != code:
+        code = default
+    return {"code": code, "message": clean(describe(exc) if text is None else text)}
+
+
+def _text(exc: BaseException) -> Optional[str]:
+    try:
+        return str(exc)
+    except BaseException:  # of whoever wrote its class, on a thread that has to go on
+        return None
 
 
 def failure_of(reason: Mapping[str, Any]) -> Optional[Failure]:

@@ -28,7 +28,7 @@ from syncagent.runtime.hooks import (
     ask,
 )
 from syncagent.runtime.request import Answer, Request
-from syncagent.runtime.result import TurnResult, describe, failure_of
+from syncagent.runtime.result import TurnResult, describe, error_of, failure_of
 from syncagent.runtime.session import Session
 
 __all__ = ["Desk", "POINTS", "Turn", "Work"]
@@ -245,8 +245,8 @@ def _accept(name: str, answer: Any) -> None:
 def _error_of(exc: BaseException) -> Dict[str, str]:
     """The code and the text under which the log keeps an exception."""
     if isinstance(exc, ModelError):
-        code = exc.code
-    elif isinstance(exc, HookFailed):
+        return error_of(exc, default="failed")
+    if isinstance(exc, HookFailed):
         code = "hook_failed"
     elif isinstance(exc, StoreError):
         name = type(exc).__name__
