@@ -1,6 +1,7 @@
 """What tests of the store run in processes of their own, to be killed or to compete.
 
-`start("append", path, ...)` starts one; each prints lines and reads a line where it waits.
+`start("append", path, ...)` starts one; each prints lines and reads a line where it waits. `fork` starts
+one without a start of an interpreter, for tests that need many and have no thread of their own.
 """
 
 import json
@@ -31,6 +32,35 @@ def start(name, *args, **options):
         env=environment,
         **options,
     )
+
+
+class Forked:
+    """A forked child: its pid, and its standard output as lines."""
+
+    def __init__(self, name, args):
+        reading, writing = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.dup2(writing, 1)
+                globals()["run_" + name](*map(str, args))
+            finally:
+                os._exit(1)
+        os.close(writing)
+        self.stdout = open(reading)
+
+    def kill(self):
+        """Kill it as `kill -9` does; once, and before `wait`."""
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self):
+        """Wait for its end; return the exit code, negative for a signal."""
+        self.stdout.close()
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def fork(name, *args):
+    return Forked(name, args)
 
 
 def finish(child):

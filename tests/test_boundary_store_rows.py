@@ -27,13 +27,13 @@ def chunk(log, said, later):
 
 
 @given(valid_logs())
-@examples(150)
+@examples(60)
 def test_any_log_comes_back_character_by_character(events):
     there_and_back(events)
 
 
-@given(st.lists(st.text(), max_size=30), st.integers(0, 9))
-@examples(150)
+@given(st.lists(st.text(), max_size=12), st.integers(0, 9))
+@examples(60)
 def test_any_text_of_a_chunk_comes_back(texts, later):
     log = Log().asking()
     for index, said in enumerate(texts):

@@ -30,7 +30,7 @@ from syncagent.testing import ModelServer, ScriptedModel, assert_log, call
 pytestmark = pytest.mark.concurrent
 
 #: How often the tests kill at random; more of it for a long run.
-ROUNDS = int(os.environ.get("SYNCAGENT_CRASH_ROUNDS", "30"))
+ROUNDS = int(os.environ.get("SYNCAGENT_CRASH_ROUNDS", "12"))
 
 
 @pytest.fixture(scope="module")
