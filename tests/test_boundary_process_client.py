@@ -311,7 +311,7 @@ def test_a_host_out_of_descriptors_gets_an_error_and_leaks_none(processes: Proce
     bash(processes, "true")
     program = """
 import os, resource
-from syncagent.boundary.process import Processes
+from syncagent.boundary.process import ProcessError, Processes
 from syncagent.cancel import CancellationToken
 p, token = Processes(), CancellationToken()
 p.run(["true"], token=token)
@@ -321,7 +321,8 @@ for limit in range(count, count + 9):
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, 4096))
     try:
         p.run(["true"], token=token)
-    except OSError:
+    except ProcessError as exc:
+        assert "Too many open files" in str(exc)
         errors += 1
     resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
     assert len(os.listdir("/proc/self/fd")) == count
@@ -329,6 +330,22 @@ print(errors > 3, p.run(["true"], token=token).exit_code)
 p.close()
 """
     assert run_host(program) == "True 0\n"
+
+
+def test_a_folder_that_was_removed_under_the_host_is_a_clear_error() -> None:
+    program = """
+import os, tempfile
+from syncagent.boundary import process
+from syncagent.cancel import CancellationToken
+os.chdir(tempfile.mkdtemp())
+os.rmdir(os.getcwd())
+with process.shared() as processes:
+    try:
+        processes.run(["true"], token=CancellationToken())
+    except process.ProcessError as exc:
+        print(exc)
+"""
+    assert "cannot start a child process: [Errno 2]" in run_host(program)
 
 
 def test_the_environment_of_the_host_stays_out_of_the_supervisor(

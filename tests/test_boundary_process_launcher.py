@@ -123,6 +123,14 @@ def test_handing_over_to_a_dead_supervisor_is_noticed(supervisor: launcher.Super
         supervisor.send([0], token)
 
 
+def test_handing_over_to_a_supervisor_that_another_thread_has_ended_is_noticed() -> None:
+    supervisor = launcher.Supervisor.start()
+    supervisor.end()
+    with CancellationToken() as token, pytest.raises(NeverStarted) as caught:
+        supervisor.send([0], token)
+    assert caught.value.again
+
+
 def test_a_supervisor_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "END_LIMIT", 0.1)
     supervisor = launcher.Supervisor.start()

@@ -113,8 +113,10 @@ class Processes:
         program that isn't there is no exception but exit code 127 or 126 and a message.
         """
         _check(timeout)
+        with _starting():
+            order = encode(argv, cwd, env, grace, linger)
         job = _Job(
-            order=encode(argv, cwd, env, grace, linger),
+            order=order,
             stdin=stdin,
             token=token,
             deadline=None if timeout is None else time.monotonic() + timeout,
@@ -127,7 +129,8 @@ class Processes:
     def _run(self, state: _State, job: _Job) -> ProcessResult:
         said = ""
         for _ in range(2):
-            supervisor = self._start(state)
+            with _starting():
+                supervisor = self._start(state)
             job.token.raise_if_cancelled()
             try:
                 return _perform(state, supervisor, job)
@@ -183,6 +186,15 @@ class Processes:
 
 
 @contextlib.contextmanager
+def _starting() -> Iterator[None]:
+    """Before anything was started, what the system refuses is a `ProcessError`."""
+    try:
+        yield
+    except OSError as exc:
+        raise ProcessError(f"cannot start a child process: {exc}") from exc
+
+
+@contextlib.contextmanager
 def _listed(state: _State, call: Call) -> Iterator[None]:
     """Have the call among those that `kill_now` and `close` reach."""
     with state.lock:
@@ -200,7 +212,8 @@ def _listed(state: _State, call: Call) -> Iterator[None]:
 
 def _perform(state: _State, supervisor: Supervisor, job: _Job) -> ProcessResult:
     """Have one call done. Raises `NeverStarted` if the supervisor is dead or no supervisor."""
-    wires = Wires(feed=bool(job.stdin))
+    with _starting():
+        wires = Wires(feed=bool(job.stdin))
     call = Call(wires)
     with contextlib.ExitStack() as stack:
         stack.callback(call.close)
@@ -208,7 +221,8 @@ def _perform(state: _State, supervisor: Supervisor, job: _Job) -> ProcessResult:
         # From here on a cancel reaches the call, also one that comes before there is a process.
         stack.enter_context(job.token.on_cancel(lambda: call.stop("cancelled")))
         job.token.raise_if_cancelled()
-        supervisor.send(wires.theirs, job.token)
+        with _starting():
+            supervisor.send(wires.theirs, job.token)
         wires.close_theirs()
         talk = Conversation(
             call, wires, order=job.order, feed=job.stdin, buffer=job.buffer, live=job.live

@@ -62,7 +62,10 @@ class Supervisor:
         return self.child.poll() is None
 
     def send(self, fds: Sequence[int], token: CancellationToken) -> None:
-        """Hand over one call: one byte, so it is sent whole or not at all. Raises `NeverStarted`."""
+        """Hand over one call: one byte, so it is sent whole or not at all.
+
+        Raises `NeverStarted` when the supervisor is dead, `OSError` when the system refuses, and `Cancelled`.
+        """
         note = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
         while True:
             try:
@@ -70,12 +73,18 @@ class Supervisor:
                 return
             except BlockingIOError:
                 self._wait_for_room(token)
-            except (BrokenPipeError, ConnectionError):
-                raise NeverStarted(again=True) from None
+            except OSError as exc:
+                # Another thread may have seen its death first, and have closed the socket.
+                if isinstance(exc, ConnectionError) or self.socket.fileno() < 0:
+                    raise NeverStarted(again=True) from None
+                raise
 
     def _wait_for_room(self, token: CancellationToken) -> None:
+        number = self.socket.fileno()
+        if number < 0:  # closed meanwhile: the next try says so
+            return
         poll = select.poll()
-        poll.register(self.socket, select.POLLOUT)
+        poll.register(number, select.POLLOUT)
         poll.register(token.fileno(), select.POLLIN)
         poll.poll()
         token.raise_if_cancelled()
