@@ -217,3 +217,5 @@ def test_a_tool_of_own_settings(bench: Bench, tmp_path: Any) -> None:
     for timeout in (0, float("inf"), float("nan")):
         with pytest.raises(ValueError, match="timeout"):
             bash_tool(timeout=timeout)
+    with pytest.raises(ValueError, match="grace is seconds from 0 up, not -1"):
+        bash_tool(grace=-1)

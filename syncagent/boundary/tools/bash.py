@@ -8,6 +8,8 @@ import shutil
 import signal as signals
 from typing import Any, Dict, List, Mapping, Optional
 
+import attrs
+
 from syncagent.boundary.process import ProcessError, ProcessResult, shared
 from syncagent.boundary.tools.arguments import bad_arguments
 from syncagent.boundary.tools.base import CallContext, Tool, ToolOutput
@@ -35,10 +37,13 @@ def bash_tool(
     """A `bash` tool of your own settings.
 
     `timeout` (seconds) is what a call gets that names none. A command that is stopped gets TERM and,
-    `grace` seconds later, KILL. `cwd` and `env` default to those of this process at each call.
+    `grace` seconds later, KILL. `cwd` and `env` default to those of this process at each call. Raises
+    `ValueError` for a number that is no such time.
     """
     if not 0 < timeout < math.inf:
         raise ValueError(f"timeout is seconds above 0, not {timeout!r}")
+    if not 0 <= grace < math.inf:
+        raise ValueError(f"grace is seconds from 0 up, not {grace!r}")
 
     def model_view(command: str, timeout: float = timeout) -> None:
         """What the model may say.
@@ -48,76 +53,65 @@ def bash_tool(
             timeout: Seconds after which the command is stopped.
         """
 
+    shell = _Shell(timeout=timeout, grace=grace, cwd=cwd, env=env)
     signature = Signature.of(model_view, name=name)
-
-    def structure(values: Dict[str, Any]) -> Dict[str, Any]:
-        done = signature.structure(values)
-        if not done.get("timeout", 1.0) > 0:
-            raise bad_arguments(name, "argument 'timeout' must be above 0")
-        if "\0" in done["command"] or clean(done["command"]) != done["command"]:
-            raise bad_arguments(name, "argument 'command' has a character that no program can get")
-        return done
-
-    def body(values: Dict[str, Any], context: CallContext) -> ToolOutput:
-        given = {"timeout": timeout, "grace": grace, **values}
-        return _run(context, cwd=cwd, env=env, **given)
-
-    def function(
-        command: str,
-        timeout: float = timeout,
-        grace: float = grace,
-        token: Optional[CancellationToken] = None,
-    ) -> ToolOutput:
-        with shared() as processes, CancellationToken() if token is None else token.child() as own:
-            context = CallContext(token=own, emit=lambda text: False, processes=processes)
-            return _run(context, command=command, timeout=timeout, grace=grace, cwd=cwd, env=env)
-
     return Tool(
         name=name,
         description=DESCRIPTION,
         parameters=signature.parameters,
-        body=body,
+        body=shell.body,
         effect="write",
-        structure=structure,
-        function=function,
+        structure=lambda values: _check(name, signature.structure(values)),
+        function=shell.call,
     )
 
 
-def _run(
-    context: CallContext,
-    *,
-    command: str,
-    timeout: float,
-    grace: float,
-    cwd: Optional[str],
-    env: Optional[Mapping[str, str]],
-) -> ToolOutput:
-    failure: Optional[BaseException] = None
+def _check(tool: str, values: Dict[str, Any]) -> Dict[str, Any]:
+    if not values.get("timeout", 1.0) > 0:
+        raise bad_arguments(tool, "argument 'timeout' must be above 0")
+    if "\0" in values["command"] or clean(values["command"]) != values["command"]:
+        raise bad_arguments(tool, "argument 'command' has a character that no program can get")
+    return values
 
-    def emit(text: str) -> bool:
-        nonlocal failure
+
+@attrs.frozen(kw_only=True)
+class _Shell:
+    """The settings of one `bash` tool, and what it does with them."""
+
+    timeout: float
+    grace: float
+    cwd: Optional[str]
+    env: Optional[Mapping[str, str]]
+
+    def call(
+        self,
+        command: str,
+        timeout: Optional[float] = None,
+        grace: Optional[float] = None,
+        token: Optional[CancellationToken] = None,
+    ) -> ToolOutput:
+        """Run a command without an agent; `timeout` and `grace` default to the tool's."""
+        given = {"timeout": timeout, "grace": grace}
+        values = {"command": command, **{key: value for key, value in given.items() if value is not None}}
+        with shared() as processes, CancellationToken() if token is None else token.child() as own:
+            return self.body(values, CallContext(token=own, emit=lambda text: False, processes=processes))
+
+    def body(self, values: Dict[str, Any], context: CallContext) -> ToolOutput:
+        timeout = values.get("timeout", self.timeout)
         try:
-            return context.emit(text)
-        except BaseException as exc:
-            failure = exc
-            raise
-
-    try:
-        result = context.processes.run(
-            [_shell(), "-c", command],
-            token=context.token,
-            cwd=cwd,
-            env=env,
-            timeout=timeout,
-            grace=grace,
-            on_output=emit,
-        )
-    except (ProcessError, OSError) as exc:
-        if exc is failure:  # the one who shows the output failed, not the command
-            raise
-        lost = getattr(exc, "output", "")
-        return ToolOutput.from_text(_join(lost, [str(exc)]), error="TOOL_FAILED", message=str(exc))
-    return _output(result, context.token, timeout)
+            result = context.processes.run(
+                [_shell(), "-c", values["command"]],
+                token=context.token,
+                cwd=self.cwd,
+                env=self.env,
+                timeout=timeout,
+                grace=values.get("grace", self.grace),
+                on_output=context.emit,
+            )
+        except ProcessError as exc:
+            text = _join(exc.output, [str(exc)])
+            return ToolOutput.from_text(text, error="TOOL_FAILED", message=str(exc))
+        return _output(result, context.token, timeout)
 
 
 def _shell() -> str:
