@@ -255,12 +255,8 @@ def run_child(path, *plan):
     return done.returncode, done.stdout
 
 
-KILLS = [
-    ("inbox/put", 1), ("turn/start", 1), ("inbox/taken", 1), ("step/start", 1), ("user/message", 1),
-    ("assistant/chunk", 1), ("assistant/chunk", 2), ("assistant/message", 1), ("tool/call", 1),
-    ("tool/result", 1), ("tool/call", 2), ("tool/result", 2), ("tool/result", 3), ("step/end", 1),
-    ("step/end", 2), ("turn/end", 1), ("flushed", 1), ("flushed", 2), ("flushed", 3), ("flushed", 4),
-]  # fmt: skip
+# Every place, and what a next request then holds, is tried by test_crash.py.
+KILLS = [("assistant/chunk", 2), ("tool/call", 2), ("step/end", 1), ("flushed", 3)]
 
 
 @pytest.mark.parametrize("kill", KILLS, ids=lambda kill: f"{kill[0]}-{kill[1]}")
