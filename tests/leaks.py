@@ -120,7 +120,7 @@ def find_left(
     pause = 0.001
     while left and time.monotonic() < deadline:
         gc.collect()
-        time.sleep(pause)
+        time.sleep(pause)  # for what is just ending
         pause = min(pause * 2, 0.1)
         left = _difference(before, programs, search=search)
     return left

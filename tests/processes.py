@@ -24,7 +24,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
         if value:
             return value
         assert time.monotonic() < end, f"not within {DEADLINE} s: {what}"
-        time.sleep(0.002)
+        time.sleep(0.002)  # nobody announces it
 
 
 def state_of(pid: int) -> str:

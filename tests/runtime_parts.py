@@ -176,7 +176,7 @@ def until(condition, what="that"):
     end = time.monotonic() + LONG
     while not condition():
         assert time.monotonic() < end, f"{what} never happened"
-        time.sleep(0.002)
+        time.sleep(0.002)  # nobody announces it
 
 
 def types(events, *without):

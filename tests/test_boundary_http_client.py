@@ -200,7 +200,7 @@ def test_a_large_body_is_sent_whole_though_it_takes_longer_than_the_connect_time
 
     def script(peer: Peer) -> None:
         for pause in (0.8, 0.1, 0.1, 0.1):  # the buffers fill up and empty again
-            time.sleep(pause)
+            time.sleep(pause)  # the server that takes its time
             peer.receive_some(1 << 20)
         assert peer.request().body == body
         peer.send(servers.OK)
@@ -243,7 +243,7 @@ def test_a_slow_stream_may_last_longer_than_the_idle_limit(piece: bytes, token: 
         peer.request()
         peer.send(servers.CHUNKED, servers.chunk(b"data: first\n\n"))
         for _ in range(12):
-            time.sleep(0.05)
+            time.sleep(0.05)  # each shorter than the limit, all together longer
             peer.send(servers.chunk(piece))
         peer.send(servers.chunk(b"data: last\n\n"), b"0\r\n\r\n")
 
@@ -260,7 +260,7 @@ def test_a_consumer_that_takes_its_time_is_not_the_servers_silence(token: Cancel
         with client.stream("GET", server.url, token=token) as response:
             for piece in response.iter_bytes():
                 if not length:
-                    time.sleep(0.5)
+                    time.sleep(0.5)  # the reader that takes its time
                 length += len(piece)
         assert length == 200_000
 

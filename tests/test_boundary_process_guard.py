@@ -72,11 +72,11 @@ end = time.monotonic() + 60
 while time.monotonic() < end:
     if os.fork() == 0:
         os.setsid()
-        time.sleep(0.003)
+        time.sleep(0.003)  # a short life: the tree never stands still
         if os.fork():
             os._exit(0)
         os.setsid()
-        time.sleep(0.05)
+        time.sleep(0.05)  # a longer one
         os._exit(0)
     os.wait()
 """
@@ -136,8 +136,8 @@ def test_a_leader_whose_first_thread_has_ended_is_killed(processes: Processes) -
     script = """
 import ctypes, os, threading, time
 def run():
-    while open("/proc/self/stat").read().split()[2] != "Z": time.sleep(0.01)
-    os.write(1, b"ready\\n"); time.sleep(60)
+    while open("/proc/self/stat").read().split()[2] != "Z": time.sleep(0.01)  # nobody announces it
+    os.write(1, b"ready\\n"); time.sleep(60)  # until it is killed
 threading.Thread(target=run).start()
 ctypes.CDLL(None).pthread_exit(None)
 """
@@ -210,7 +210,7 @@ def test_a_group_of_zombies_counts_as_gone(processes: Processes) -> None:
 import os, time
 for _ in range(3):
     if os.fork() == 0: os._exit(0)
-time.sleep(0.1)
+time.sleep(0.1)  # by then they are zombies, or die after us: it makes no difference
 os._exit(6)
 """
     begin = time.monotonic()

@@ -331,7 +331,7 @@ def test_each_waiter_gets_an_error_of_its_own(sessions, monkeypatch):
     for waiter in waiters:
         waiter.start()
     while len(sessions.backlog._waiters) < 4:
-        time.sleep(0.001)
+        time.sleep(0.001)  # nobody announces it
     sessions.backlog.pause(FULL)
     for waiter in waiters:
         waiter.join(60)

@@ -133,7 +133,7 @@ def test_what_nobody_waits_for_is_on_disk_after_the_window(store, points):
     written.release()
     deadline = time.monotonic() + 60
     while store.durable_seq(session.lease) < 3 and time.monotonic() < deadline:
-        time.sleep(0.005)
+        time.sleep(0.005)  # nobody announces it
     assert store.durable_seq(session.lease) == 3 and session.complete
 
 

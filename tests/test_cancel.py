@@ -47,7 +47,7 @@ def eventually(condition):
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.001)
+        time.sleep(0.001)  # nobody announces it
 
 
 def readable(descriptor):

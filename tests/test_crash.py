@@ -247,7 +247,7 @@ def test_nothing_acknowledged_is_lost_and_the_log_goes_on_whenever_it_is_killed(
                 victim.wait_for("durable")
             for _ in range(rng.randrange(25)):
                 victim.next()
-            time.sleep(rng.uniform(0, 0.01))
+            time.sleep(rng.uniform(0, 0.01))  # any moment, on purpose
             victim.kill()
         before = stored(path)
         check_acknowledged(victim, before)

@@ -13,7 +13,7 @@ import pytest
 
 pytestmark = pytest.mark.concurrent
 
-SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]  # what is left behind
 
 
 def left_now(before, programs=None):

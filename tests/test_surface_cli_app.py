@@ -41,11 +41,6 @@ def test_every_command_has_help_of_its_own(name, capsys):
     assert f"Usage: syncagent {name}" in capsys.readouterr().out
 
 
-def test_a_part_that_is_not_there_is_left_out(monkeypatch):
-    monkeypatch.setattr(app, "COMMANDS", ("run", "there_is_none"))
-    assert list(app.command_line().commands) == ["run"]
-
-
 def test_without_a_command_the_help_is_an_error(capsys):
     assert main([]) == 2
     shown = capsys.readouterr()

@@ -190,7 +190,7 @@ with Store(path) as store:
                 caught = name == "KeyboardInterrupt"
                 outcomes.add(str(reason(result)))
                 came.wait(30)
-                time.sleep(0)
+                time.sleep(0)  # lets a handler run that is due
             except KeyboardInterrupt:
                 caught = True
             while thread.is_alive():
@@ -298,7 +298,7 @@ with Store(path) as store:
             point.reached.wait(30)
             kill(), kill(signal.SIGTERM)
             while not heard:
-                time.sleep(0.001)
+                time.sleep(0.001)  # nobody announces it
             point.release()
 
         soon(signals)

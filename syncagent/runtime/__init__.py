@@ -5,12 +5,14 @@ boundary (network, process, flush, hook, tool, join) is entered with one held:
 
     agent      `Driver.guard`: token, thread, inbox; held, `cancel/requested`, `turn/start` and
                `inbox/*` may be appended
+    output     `calls._Emitter._lock`, one per call: held over the append of what the call shows
     session    `Session._guard`: the log's state, the events in memory; held, pure code runs and events
                are queued
     store      the queue to the writer
     token      cause, children, wake-ups; wake-ups run after it is released
 
-`Store._guard`, over the list of live sessions, is taken alone.
+Two are taken with nothing below them: `Store._guard`, over the list of live sessions, and
+`Handle._lock`, over what a message's sender still holds, also while the agent's is held.
 
 The thread map:
 
@@ -18,5 +20,6 @@ The thread map:
     syncagent-<session>   the driver: hooks, model requests, a single call's body; while there is work
     syncagent-call-<tool> one call of several that run side by side; joined by the driver
     syncagent-deadline    one per time-out; joined when what it limits is over
-    the store's writer    one per store; ends when the store closes
+    syncagent-event-link  one per `threading.Event` that a caller hands in; ends with its message
+    syncagent-store       the writer, one per store; says when a session is lost; ends when it closes
 """

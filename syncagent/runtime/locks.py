@@ -52,5 +52,5 @@ class Guard:
 
 
 def guard(name: str) -> Guard:
-    """A new lock; `name` is "agent" or "session"."""
+    """A new lock; `name` says which one it is in the lock order."""
     return Guard(name)

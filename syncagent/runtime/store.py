@@ -4,11 +4,12 @@ It knows the protocol of the backends and no backend's SQL. A `Store` may be use
 """
 
 import contextlib
+import os
 import secrets
 import time
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
 
-from syncagent.boundary.store.protocol import Backend, Inspected, SessionInfo
+from syncagent.boundary.store.protocol import Backend, Inspected, Opened, SessionInfo
 from syncagent.cancel import CancellationToken
 from syncagent.errors import LeaseLost, SessionExists, SessionNotFound, StoreError
 from syncagent.log import Event
@@ -29,7 +30,7 @@ class Store:
 
     def __init__(
         self,
-        path: Any,
+        path: Union[str, "os.PathLike[str]"],
         durability: str = "full",
         journal: str = "wal",
         *,
@@ -85,7 +86,7 @@ class Store:
                 return self.create(session, token=token)
         return self.create(token=token)
 
-    def _enter(self, id: str, opened: Any, failed: "_Failure") -> Session:
+    def _enter(self, id: str, opened: Opened, failed: "_Failure") -> Session:
         try:
             session = Session(id, backend=self._backend, opened=opened, on_close=self._leave)
         except BaseException:

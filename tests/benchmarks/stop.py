@@ -60,7 +60,7 @@ def polled(rounds: int) -> List[float]:
         def work() -> None:
             begun_working.set()
             while not flag:
-                time.sleep(0.05)
+                time.sleep(0.05)  # the poll that is compared with
 
         worker = threading.Thread(target=work)
         worker.start()

@@ -6,7 +6,6 @@ for those of a turn's endings, which are `run`'s.
 
 import contextlib
 import importlib
-import importlib.util
 import os
 import sys
 import threading
@@ -47,9 +46,7 @@ def command_line() -> click.Group:
     )
     click.version_option(__version__, prog_name=PROGRAM)(group)
     for name in COMMANDS:
-        module = f"{__package__}.{name}"
-        if importlib.util.find_spec(module) is not None:
-            group.add_command(importlib.import_module(module).command)
+        group.add_command(importlib.import_module(f"{__package__}.{name}").command)
     return group
 
 
