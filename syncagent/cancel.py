@@ -13,6 +13,8 @@ import threading
 from types import TracebackType
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type, Union
 
+from syncagent.seconds import check_seconds
+
 __all__ = ["CancellationToken", "Cancelled", "Cause"]
 
 _logger = logging.getLogger("syncagent")
@@ -108,6 +110,7 @@ class CancellationToken:
 
         `timeout` is in seconds; None waits until the token is cancelled or closed.
         """
+        timeout = check_seconds("timeout", timeout)
         if self.cause is not None:
             return True
         done = threading.Event()
@@ -119,7 +122,7 @@ class CancellationToken:
             key = self._register_locked(done.set)
             self._on_close.append(done.set)
         try:
-            done.wait(None if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+            done.wait(timeout)
         finally:
             with self._lock:
                 self._wakeups.pop(key, None)
@@ -278,8 +281,7 @@ class CancellationToken:
         To limit a part of the work only, put the deadline on a child token. One timer thread runs
         while the block does and is joined when it is left.
         """
-        seconds = min(max(0.0, seconds), threading.TIMEOUT_MAX)
-        timer = threading.Timer(seconds, self.cancel, (Cause.TIMEOUT, text))
+        timer = threading.Timer(check_seconds("a deadline", seconds), self.cancel, (Cause.TIMEOUT, text))
         timer.name = "syncagent-deadline"
         timer.daemon = True
         timer.start()

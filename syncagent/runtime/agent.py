@@ -22,6 +22,7 @@ from syncagent.runtime.inbox import Handle, Input, blocks_of, limit
 from syncagent.runtime.result import RepairReport, TurnResult
 from syncagent.runtime.store import Store
 from syncagent.runtime.turn import Work
+from syncagent.seconds import check_seconds
 
 __all__ = ["Agent"]
 
@@ -60,8 +61,9 @@ class Agent:
     ) -> None:
         if not callable(getattr(model, "stream", None)):
             raise TypeError(f"a model has stream(request, *, token); {type(model).__name__} has not")
-        if max_steps < 1 or max_parallel < 1:
-            raise ValueError("max_steps and max_parallel are at least 1")
+        for name, number in (("max_steps", max_steps), ("max_parallel", max_parallel)):
+            if not isinstance(number, int) or number < 1:
+                raise ValueError(f"{name} is a whole number of at least 1, not {number!r}")
         hooks = Hooks(system=system, pre_step=pre_step, request=request, turn_stopping=turn_stopping)
         by_name = _by_name(tools)
         self._session = store.open_or_create(session, steal=steal)
@@ -150,7 +152,8 @@ class Agent:
     ) -> Handle:
         """Accept new content, or a message that is put back as it was."""
         given = content if isinstance(content, Message) else blocks_of(content)
-        if timeout is not None and not timeout >= 0:
+        check_seconds("timeout", timeout)
+        if timeout is not None and timeout < 0:
             raise ValueError(f"timeout is seconds, 0 or more, not {timeout!r}")
         with contextlib.ExitStack() as undo:
             limits = None
@@ -262,7 +265,7 @@ class Agent:
         If a turn is stopped meanwhile, that turn's end is the end of the wait, also when another
         follows it. Raises `TimeoutError` if it is not idle after `timeout` seconds.
         """
-        idle, last = self._driver.wait(timeout, through=False)
+        idle, last = self._driver.wait(check_seconds("timeout", timeout), through=False)
         if not idle:
             raise TimeoutError(f"the agent is still busy after {timeout} s: {self.status}")
         return last
@@ -287,6 +290,7 @@ class Agent:
         Queued messages stay parked in the log, their futures are cancelled. Returns True when all
         has ended; False if a tool still runs after `timeout` seconds: call it again then.
         """
+        timeout = check_seconds("timeout", timeout)
         self._driver.check_outside()
         self._driver.dispose()
         ended, _ = self._driver.wait(timeout, through=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Union
 
 from syncagent.boundary.http.failures import TransportError, classify, describe
 from syncagent.cancel import CancellationToken, Cancelled
+from syncagent.seconds import check_seconds
 
 if TYPE_CHECKING:
     import requests
@@ -109,8 +110,8 @@ class HttpClient:
         trust_env: bool = True,
         proxies: Optional[Mapping[str, str]] = None,
     ) -> None:
-        self._connect_timeout = connect_timeout
-        self._idle_timeout = idle_timeout
+        self._connect_timeout = _limit("connect_timeout", connect_timeout)
+        self._idle_timeout = _limit("idle_timeout", idle_timeout)
         self._verify = verify
         self._trust_env = trust_env
         self._proxies = None if proxies is None else dict(proxies)
@@ -138,7 +139,7 @@ class HttpClient:
         from syncagent.boundary.http.adapter import Lease
 
         token.raise_if_cancelled()
-        idle = self._idle_timeout if idle_timeout is None else idle_timeout
+        idle = self._idle_timeout if idle_timeout is None else _limit("idle_timeout", idle_timeout)
         where = f"{method} {describe(url)}"
         _check_headers(headers or {}, where)
         with _as_cancelled(token), Lease(token) as lease:
@@ -233,6 +234,12 @@ class HttpClient:
                 self._session = _make_session(self._trust_env)
                 self._pid = os.getpid()
             return self._session
+
+
+def _limit(name: str, given: Optional[float]) -> Optional[float]:
+    """A time-out for sockets, whose clock counts milliseconds in 31 bits."""
+    limit = check_seconds(name, given, positive=True)
+    return None if limit is None else min(limit, 1e6)
 
 
 def _make_session(trust_env: bool) -> "requests.Session":

@@ -70,6 +70,8 @@ class ChatModel:
         self.params: Dict[str, Any] = dict(params or {})
         for reserved in sorted(RESERVED.intersection(self.params)):
             raise ValueError(f"{reserved!r} can't be given in params")
+        if not isinstance(max_retries, int) or max_retries < 0:
+            raise ValueError(f"max_retries is a whole number, 0 or more, not {max_retries!r}")
         self.max_retries = max_retries
         self.retry_after_output = retry_after_output
         self._url = _endpoint(base_url or "https://api.openai.com/v1")

@@ -20,6 +20,7 @@ from syncagent.boundary.process.pump import HeadTail, LiveText
 from syncagent.boundary.process.run import Call, Conversation, NeverStarted, ProcessError, ProcessResult
 from syncagent.boundary.process.wires import Wires
 from syncagent.cancel import CancellationToken
+from syncagent.seconds import check_seconds
 
 __all__ = ["Processes"]
 
@@ -47,11 +48,10 @@ class _Job:
     live: Optional[LiveText]
 
 
-def _check(timeout: Optional[float]) -> None:
-    if os.name != "posix":
-        raise ProcessError("child processes need a POSIX system; this one isn't")
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout is seconds above 0, or None, not {timeout!r}")
+def _deadline(timeout: Optional[float]) -> Optional[float]:
+    """On the monotonic clock; None if there is none."""
+    limit = check_seconds("timeout", timeout, positive=True)
+    return None if limit is None else time.monotonic() + limit
 
 
 class Processes:
@@ -112,14 +112,15 @@ class Processes:
         nothing can be started or the guard is lost, `ValueError` for what no program can get. A
         program that isn't there is no exception but exit code 127 or 126 and a message.
         """
-        _check(timeout)
+        if os.name != "posix":
+            raise ProcessError("child processes need a POSIX system; this one isn't")
         with _starting():
             order = encode(argv, cwd, env, grace, linger)
         job = _Job(
             order=order,
             stdin=stdin,
             token=token,
-            deadline=None if timeout is None else time.monotonic() + timeout,
+            deadline=_deadline(timeout),
             buffer=HeadTail(head=head, tail=tail),
             live=None if on_output is None else LiveText(on_output),
         )

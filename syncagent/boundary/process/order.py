@@ -5,7 +5,12 @@ import math
 import os
 from typing import Mapping, Optional, Sequence
 
+from syncagent.seconds import check_seconds
+
 __all__ = ["encode"]
+
+#: Seconds; a guard's clock, that of `poll`, counts milliseconds in 31 bits.
+LONGEST = 1e6
 
 
 def encode(
@@ -18,9 +23,9 @@ def encode(
     """The request that a guard reads. Bytes go as Latin-1, so that no locale can change them."""
     if isinstance(argv, (str, bytes)) or not argv:
         raise ValueError(f"argv is a list of texts, the program first, not {argv!r}")
-    for name, seconds in (("grace", grace), ("linger", linger)):
-        if not 0 <= seconds < math.inf:
-            raise ValueError(f"{name} is seconds from 0 up, not {seconds!r}")
+    for name, given in (("grace", grace), ("linger", linger)):
+        if check_seconds(name, given) is None or not 0 <= given < math.inf:
+            raise ValueError(f"{name} is seconds from 0 up, not {given!r}")
     pairs = (os.environ if env is None else env).items()
     for key, _ in pairs:
         if "=" in key or not key:
@@ -29,8 +34,8 @@ def encode(
         "argv": [_plain(text) for text in argv],
         "cwd": _plain(os.getcwd() if cwd is None else cwd),
         "env": [[_plain(key), _plain(value)] for key, value in pairs],
-        "grace": grace,
-        "linger": linger,
+        "grace": min(grace, LONGEST),
+        "linger": min(linger, LONGEST),
     }
     return json.dumps(order).encode("ascii")
 

@@ -11,6 +11,7 @@ import attrs
 from syncagent.boundary.tools.arguments import decode
 from syncagent.boundary.tools.text import clean, to_text
 from syncagent.cancel import CancellationToken
+from syncagent.seconds import check_seconds
 
 if TYPE_CHECKING:
     from syncagent.boundary.process import Processes
@@ -94,8 +95,7 @@ class Tool:
             )
         if self.effect not in EFFECTS:
             raise ValueError(f"the effect of tool {self.name!r} is one of {EFFECTS}, not {self.effect!r}")
-        if self.timeout is not None and not self.timeout > 0:
-            raise ValueError(f"the time-out of tool {self.name!r} is seconds above 0, not {self.timeout!r}")
+        check_seconds(f"the time-out of tool {self.name!r}", self.timeout, positive=True)
 
     def __repr__(self) -> str:
         return f"<Tool {self.name} effect={self.effect}>"

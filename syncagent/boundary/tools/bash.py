@@ -16,6 +16,7 @@ from syncagent.boundary.tools.base import CallContext, Tool, ToolOutput
 from syncagent.boundary.tools.schema import Signature
 from syncagent.boundary.tools.text import NOTHING, clean
 from syncagent.cancel import CancellationToken, Cause
+from syncagent.seconds import check_seconds
 
 __all__ = ["bash", "bash_tool"]
 
@@ -40,9 +41,9 @@ def bash_tool(
     `grace` seconds later, KILL. `cwd` and `env` default to those of this process at each call. Raises
     `ValueError` for a number that is no such time.
     """
-    if not 0 < timeout < math.inf:
+    if check_seconds("timeout", timeout, positive=True) is None or timeout == math.inf:
         raise ValueError(f"timeout is seconds above 0, not {timeout!r}")
-    if not 0 <= grace < math.inf:
+    if check_seconds("grace", grace) is None or not 0 <= grace < math.inf:
         raise ValueError(f"grace is seconds from 0 up, not {grace!r}")
 
     def model_view(command: str, timeout: float = timeout) -> None:
