@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, List
 if TYPE_CHECKING:
     from syncagent._version import __version__
     from syncagent.boundary.models.chat import ChatModel
-    from syncagent.boundary.tools.base import tool
+    from syncagent.boundary.models.protocol import Chunk, Model, ModelRequest
+    from syncagent.boundary.tools.base import CallContext, Tool, ToolOutput, tool
     from syncagent.boundary.tools.bash import bash
     from syncagent.cancel import CancellationToken, Cancelled, Cause
     from syncagent.errors import (
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
         ToolError,
         WALUnavailable,
     )
-    from syncagent.runtime.hooks import Continue, Reject
+    from syncagent.runtime.hooks import Continue, PreStep, Reject, RequestStep, TurnStopping
     from syncagent.runtime.result import RepairReport, TurnFailed, TurnResult
     from syncagent.runtime.store import Store
     from syncagent.surface.interrupt import Agent
@@ -43,18 +44,24 @@ if TYPE_CHECKING:
 __all__ = [
     "Agent",
     "AgentClosed",
+    "CallContext",
     "CancellationToken",
     "Cancelled",
     "Cause",
     "ChatModel",
+    "Chunk",
     "Continue",
     "ForkedStore",
     "InvalidLog",
     "LeaseLost",
+    "Model",
     "ModelError",
+    "ModelRequest",
     "NotAStore",
+    "PreStep",
     "Reject",
     "RepairReport",
+    "RequestStep",
     "SessionExists",
     "SessionLive",
     "SessionNotFound",
@@ -69,9 +76,12 @@ __all__ = [
     "StoreReplaced",
     "StoreTooNew",
     "SyncagentError",
+    "Tool",
     "ToolError",
+    "ToolOutput",
     "TurnFailed",
     "TurnResult",
+    "TurnStopping",
     "WALUnavailable",
     "__version__",
     "bash",
@@ -81,16 +91,25 @@ __all__ = [
 #: Where the names live that are not in `syncagent.errors`.
 _HOMES = {
     "Agent": "syncagent.surface.interrupt",
+    "CallContext": "syncagent.boundary.tools.base",
     "CancellationToken": "syncagent.cancel",
     "Cancelled": "syncagent.cancel",
     "Cause": "syncagent.cancel",
     "ChatModel": "syncagent.boundary.models.chat",
-    "Store": "syncagent.runtime.store",
+    "Chunk": "syncagent.boundary.models.protocol",
     "Continue": "syncagent.runtime.hooks",
+    "Model": "syncagent.boundary.models.protocol",
+    "ModelRequest": "syncagent.boundary.models.protocol",
+    "PreStep": "syncagent.runtime.hooks",
     "Reject": "syncagent.runtime.hooks",
     "RepairReport": "syncagent.runtime.result",
+    "RequestStep": "syncagent.runtime.hooks",
+    "Store": "syncagent.runtime.store",
+    "Tool": "syncagent.boundary.tools.base",
+    "ToolOutput": "syncagent.boundary.tools.base",
     "TurnFailed": "syncagent.runtime.result",
     "TurnResult": "syncagent.runtime.result",
+    "TurnStopping": "syncagent.runtime.hooks",
     "__version__": "syncagent._version",
     "bash": "syncagent.boundary.tools.bash",
     "tool": "syncagent.boundary.tools.base",

@@ -65,6 +65,17 @@ def test_the_first_script_of_the_readme_runs(tmp_path):
     assert (sent["role"], sent["content"]) == ("tool", "3")
 
 
+@pytest.mark.concurrent
+def test_the_hook_and_the_model_of_the_agent_page_work(home):
+    names = {}
+    for source in blocks(ROOT / "docs" / "agent.md", "python")[1:]:
+        exec(source, names)
+    agent = home.agent(names["Echo"](), request=names["request"])
+    assert agent.run("say  it again").text == "say it again "
+    (header,) = home.events(agent, "request/header")
+    assert header.body.params == {"tool_choice": "required"}
+
+
 def test_the_events_of_the_log_page_are_the_vocabulary():
     assert set(column(ROOT / "docs" / "log.md", "## Events")) == set(VOCABULARY)
 
