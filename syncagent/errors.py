@@ -102,7 +102,8 @@ class SessionLive(SyncagentError):
         since = datetime.datetime.fromtimestamp(self.since / 1000, datetime.timezone.utc)
         return (
             f"session {self.session!r} is live: process {self.pid} on {self.host} drives it"
-            f" since {since:%Y-%m-%d %H:%M:%S} UTC"
+            f" since {since:%Y-%m-%d %H:%M:%S} UTC; wait until it ends, or, if that machine is gone,"
+            " open it with steal"
         )
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from syncagent.boundary.store.faults import Fault, Kind, Patience, fault_of, kind_of, looks_full, patiently
+from syncagent.boundary.store.faults import Kind, Patience, fault_of, kind_of, looks_full, patiently
 from syncagent.cancel import CancellationToken, Cancelled
 from syncagent.errors import (
     NotAStore,
@@ -140,10 +140,14 @@ def test_each_one_who_meets_a_fault_gets_an_exception_of_its_own():
         assert first is not second and type(first) is type(second) and str(first) == str(second)
 
 
-def test_an_error_that_holds_more_than_a_text_is_kept_as_it_is():
+def test_each_one_gets_a_copy_of_an_error_with_all_that_it_holds():
     error = StoreCorrupt("x", path="p", session="s", seq=7)
-    assert fault_of(error, path="p").error() is error
-    assert isinstance(fault_of(error, path="p"), Fault)
+    error.__cause__ = OSError("bad page")
+    first, second = fault_of(error, path="p").error(), fault_of(error, path="p").error()
+    assert len({id(error), id(first), id(second)}) == 3
+    for copied in (first, second):
+        assert type(copied) is StoreCorrupt and str(copied) == "x" and copied.__cause__ is error.__cause__
+        assert (copied.path, copied.session, copied.seq) == ("p", "s", 7)
 
 
 def test_a_quota_is_told_from_a_broken_disk(tmp_path):
@@ -175,6 +179,17 @@ def test_patience_ends_with_the_time_and_names_who_is_in_the_way():
         Patience(0, path="p").check(17)
     with pytest.raises(StoreBusy, match="another process"):
         Patience(0, path="p").check()
+
+
+def test_who_is_in_the_way_is_logged_once_after_a_while(monkeypatch, caplog):
+    patience = Patience(60, path="p")
+    patience.check(17)
+    assert caplog.messages == []
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 3)
+    patience.check(17)
+    patience.check(17)
+    assert caplog.messages == ["p: waiting for process 17, which holds the database"]
 
 
 def test_patience_ends_with_its_token():

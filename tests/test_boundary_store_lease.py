@@ -69,7 +69,7 @@ def test_a_runner_on_another_machine_counts_as_alive(places, conn):
     runner = enter_runner(conn, lock)
     lock.drop(guard)
     conn.execute("UPDATE runners SET host = 'elsewhere', boot = 'another', pid = 7")
-    assert find_holder(conn, places, runner) == Holder(pid=7, host="elsewhere", remote=True)
+    assert find_holder(conn, places, runner) == Holder(pid=7, host="elsewhere")
     forget_dead_runners(conn, places)
     assert find_holder(conn, places, runner) is not None
 

@@ -4,8 +4,10 @@ It knows error codes and messages, not sessions. `sqlite3.Error.sqlite_errorname
 3.11 on; before, the message is all there is.
 """
 
+import copy
 import enum
 import errno
+import logging
 import os
 import resource
 import sqlite3
@@ -14,7 +16,7 @@ from typing import Callable, Optional, Tuple, Type, TypeVar
 
 import attrs
 
-from syncagent.cancel import CancellationToken, Cancelled
+from syncagent.cancel import CancellationToken
 from syncagent.errors import (
     NotAStore,
     StoreBusy,
@@ -28,6 +30,11 @@ from syncagent.errors import (
 __all__ = ["Fault", "Kind", "Patience", "fault_of", "kind_of", "looks_full", "make_fault", "patiently"]
 
 T = TypeVar("T")
+
+_logger = logging.getLogger("syncagent")
+
+#: How long one waits, in seconds, before the log says for whom.
+NOTICE_AFTER = 2.0
 
 FAILED = "a write failed; reopen the store, and the next open of a session repairs it"
 
@@ -109,19 +116,17 @@ def fault_of(exc: BaseException, *, path: str, doing: str = FAILED) -> Fault:
     `doing` is the message's text where nothing better is known.
     """
     if isinstance(exc, StoreError):
-        own, cls = exc, type(exc)
-        if cls.__init__ is StoreError.__init__:
-            return make_fault(cls, str(own), path=own.path, cause=own.__cause__)
-        return Fault(make=lambda: own)
+        own = exc
+        return Fault(make=lambda: copy.copy(own), cause=own.__cause__)
     text, cls = {
         Kind.FULL: (
             "the disk or a quota is full; the events are kept in order: make room and retry",
             StoreFull,
         ),
-        Kind.BUSY: ("another process holds the database; the events are kept in order", StoreBusy),
-        Kind.READ_ONLY: ("the file or its folder can't be written", StoreReadOnly),
-        Kind.CORRUPT: ("the file is damaged", StoreCorrupt),
-        Kind.NO_DATABASE: ("the file is no database", NotAStore),
+        Kind.BUSY: ("another process holds the database; the events are kept in order: retry", StoreBusy),
+        Kind.READ_ONLY: ("the file or its folder can't be written: make both writable", StoreReadOnly),
+        Kind.CORRUPT: ("the file is damaged, and was left as it is", StoreCorrupt),
+        Kind.NO_DATABASE: ("the file is no database: choose another path", NotAStore),
         Kind.CANT_OPEN: ("the file can't be opened", StoreFailed),
     }.get(kind_of(exc), (doing, StoreFailed))
     return make_fault(cls, f"{path}: {text} ({exc})", path=path, cause=exc)
@@ -167,22 +172,26 @@ class Patience:
     def __init__(self, seconds: float, *, path: str, token: Optional[CancellationToken] = None) -> None:
         self._seconds = seconds
         self._end = time.monotonic() + seconds
+        self._notice_at = self._end - seconds + NOTICE_AFTER
         self._path = path
         self._token = token
 
     def check(self, holder: Optional[int] = None) -> None:
         """Raise `Cancelled` or, when the time is up, `StoreBusy`; `holder` is the pid in the way."""
         self.check_token()
-        if time.monotonic() >= self._end:
-            who = f"process {holder}" if holder else "another process"
-            raise StoreBusy(
-                f"{self._path}: {who} has held the database for {self._seconds:g} s", path=self._path
-            )
+        now = time.monotonic()
+        who = f"process {holder}" if holder else "another process"
+        if now >= self._end:
+            text = f"{self._path}: {who} has held the database for {self._seconds:g} s: let it end and retry"
+            raise StoreBusy(text, path=self._path)
+        if now >= self._notice_at:
+            self._notice_at = self._end
+            _logger.warning("%s: waiting for %s, which holds the database", self._path, who)
 
     def check_token(self) -> None:
         """Raise `Cancelled` if whoever waits for the work has given up."""
-        if self._token is not None and self._token.cancelled:
-            raise Cancelled(self._token)
+        if self._token is not None:
+            self._token.raise_if_cancelled()
 
 
 def patiently(work: Callable[[], T], patience: Patience) -> T:

@@ -107,7 +107,7 @@ class Watch:
         """Raise `StoreReplaced` if the files are others; return the size of the log in bytes."""
         path = self._places.path
         if self._database is None or _inode(path) != self._database:
-            raise StoreReplaced(f"{path}: the database was deleted or replaced while it was open", path=path)
+            raise _replaced(path, path, "database")
         try:
             found: Optional[os.stat_result] = os.stat(self._places.wal)
         except OSError:
@@ -116,9 +116,13 @@ class Watch:
         if self._wal is None:
             self._wal = now
         elif now != self._wal:
-            wal = self._places.wal
-            raise StoreReplaced(f"{wal}: the log was deleted or replaced while it was open", path=path)
+            raise _replaced(path, self._places.wal, "log")
         return found.st_size if found is not None else 0
+
+
+def _replaced(path: str, file: str, what: str) -> StoreReplaced:
+    text = f"{file}: the {what} was deleted or replaced while it was open: reopen the store"
+    return StoreReplaced(text, path=path)
 
 
 def _inode(path: str) -> Optional[Tuple[int, int]]:

@@ -23,11 +23,10 @@ __all__ = ["Holder", "RunnerLock", "enter_runner", "find_holder", "forget_dead_r
 
 @attrs.frozen(kw_only=True)
 class Holder:
-    """The living process that drives a session; `remote` if it can't be asked, being elsewhere."""
+    """The living process that drives a session."""
 
     pid: int
     host: str
-    remote: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -81,9 +80,9 @@ def find_holder(conn: sqlite3.Connection, places: Places, runner: Optional[int])
     if row is None:
         return None
     pid, host, boot, lock = row
-    if not _is_this_machine(host, boot):
-        return Holder(pid=pid, host=host, remote=True)
-    return Holder(pid=pid, host=host) if _is_locked(os.path.join(places.runners, lock)) else None
+    if _is_this_machine(host, boot) and not _is_locked(os.path.join(places.runners, lock)):
+        return None
+    return Holder(pid=pid, host=host)
 
 
 def forget_dead_runners(conn: sqlite3.Connection, places: Places) -> None:

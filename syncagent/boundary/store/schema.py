@@ -150,7 +150,7 @@ def _close(conn: Optional[sqlite3.Connection]) -> None:
 def _open_to_read(path: str, options: str) -> Optional[sqlite3.Connection]:
     if os.path.isfile(path) and 0 < os.stat(path).st_size < HEADER_BYTES:
         # SQLite would take a few bytes for an empty database, and write over them.
-        raise NotAStore(f"{path} is no database", path=path)
+        raise NotAStore(f"{path} is no database: choose another path", path=path)
     conn = _connect(path, options)
     try:
         conn.execute("PRAGMA query_only = ON")
@@ -192,7 +192,7 @@ def check_writable(places: Places) -> None:
 
 
 def _read_only(path: str, what: str) -> StoreReadOnly:
-    return StoreReadOnly(f"{path} can only be read: {what} is not writable", path=path)
+    return StoreReadOnly(f"{path} can only be read: make {what} writable to write to it", path=path)
 
 
 # -- whose file it is ---------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def _check_ours(conn: sqlite3.Connection, path: str) -> int:
         version = int(conn.execute("PRAGMA user_version").fetchone()[0])
     except sqlite3.DatabaseError as exc:
         if kind_of(exc) is Kind.NO_DATABASE:
-            raise NotAStore(f"{path} is no database", path=path) from exc
+            raise NotAStore(f"{path} is no database: choose another path", path=path) from exc
         raise
     finally:
         if own and conn.in_transaction:
@@ -218,7 +218,7 @@ def _check_ours(conn: sqlite3.Connection, path: str) -> int:
     if application == APPLICATION_ID:
         return version
     if application or version or tables:
-        raise NotAStore(f"{path} is the database of another application", path=path)
+        raise NotAStore(f"{path} is the database of another application: choose another path", path=path)
     return 0
 
 
