@@ -37,12 +37,6 @@ def test_what_was_exported_can_be_verified(command, tmp_path, capsys):
     assert capsys.readouterr().out == f"balanced: {len(command.events('s1'))} events, 1 turn\n"
 
 
-@pytest.mark.parametrize("format", ["md", "html"])
-def test_other_formats_are_not_there_yet(command, format):
-    done = command("export", "s1", "--format", format)
-    assert done.code == 2 and f"--format {format} is not there yet" in done.err
-
-
 def test_an_unknown_session_and_an_unknown_format_are_wrong_use(command):
     assert command("export", "s1").code == 2
     assert command("export", "s1", "--format", "xml").code == 2

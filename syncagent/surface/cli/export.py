@@ -4,7 +4,7 @@ from typing import Optional
 
 import click
 
-from syncagent.surface.cli.options import WrongUse, check_id, db_option, opened_store
+from syncagent.surface.cli.options import check_id, db_option, opened_store
 
 __all__ = ["command"]
 
@@ -14,10 +14,10 @@ __all__ = ["command"]
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["jsonl", "md", "html"]),
+    type=click.Choice(["jsonl"]),
     default="jsonl",
     show_default=True,
-    help="jsonl: one event a line. The others are not there yet.",
+    help="jsonl: one event a line.",
 )
 @db_option
 def command(session: str, format_: str, db: Optional[str]) -> int:
@@ -27,8 +27,6 @@ def command(session: str, format_: str, db: Optional[str]) -> int:
     """
     from syncagent.surface.cli.screen import Screen
 
-    if format_ != "jsonl":
-        raise WrongUse(f"--format {format_} is not there yet: jsonl is")
     check_id(session)
     screen = Screen()
     with opened_store(db) as store:
