@@ -117,6 +117,12 @@ def test_unfit_options_are_refused() -> None:
             tool(name="it", **options)(lambda: None)  # type: ignore[call-overload]
 
 
+@pytest.mark.parametrize("value", [3, "bash", [len]])
+def test_what_is_no_function_is_refused_by_its_own_name(value: object) -> None:
+    with pytest.raises(TypeError, match="a tool is made of a function, not of"):
+        tool()(value)  # type: ignore[arg-type]
+
+
 def test_a_tool_can_be_made_from_no_function(context: CallContext) -> None:
     made = Tool(
         name="echo",

@@ -90,7 +90,7 @@ def test_what_can_change_things_needs_yes(name):
         ("broken:x", "importing broken failed: ValueError: no luck"),
         ("leaving:x", "importing leaving failed: SystemExit"),
         ("mine:absent", "mine has no 'absent'"),
-        ("mine:number", "it is a int"),
+        ("mine:number", "a value of type int is neither"),
         ("..:x", "importing .. failed"),
     ],
 )

@@ -32,7 +32,7 @@ _LARGEST_BODY = 32 * 1024 * 1024
 class ChatModel:
     """A `Model` that speaks streamed Chat Completions over HTTP.
 
-        model = ChatModel("gpt-x", api_key="…", params={"temperature": 0})
+        model = ChatModel("gpt-x", api_key="sk-1234", params={"temperature": 0})
         local = ChatModel("any", base_url="http://127.0.0.1:8000/v1")
 
     `name` is the provider's name of the model, `base_url` the address up to and without
@@ -209,7 +209,7 @@ def _join(pieces: Iterable[bytes]) -> bytes:
 def _endpoint(base_url: str) -> str:
     parts = urlsplit(base_url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"base_url must be an http or https address, not {describe(base_url)}")
+        raise ValueError("base_url must be an http or https address, such as http://127.0.0.1:8000/v1")
     path = parts.path.rstrip("/")
     if not path.endswith("/chat/completions"):
         path += "/chat/completions"

@@ -168,6 +168,8 @@ def tool(
     def make(function: Callable[..., Any]) -> Tool:
         from syncagent.boundary.tools.schema import Signature
 
+        if not callable(function):
+            raise TypeError(f"a tool is made of a function, not of {function!r:.100}")
         signature = Signature.of(function, name=name)
         return Tool(
             name=signature.name,

@@ -14,7 +14,7 @@ __all__ = ["make_model"]
 _NOT_YET = {
     "anthropic": "Anthropic's Messages",
     "responses": "OpenAI's Responses",
-    "local": "the tiny model of the extra [local]",
+    "local": "a model of its own",
 }
 
 

@@ -78,7 +78,8 @@ def _made(name: str, value: Any) -> "Tool":
     if isinstance(value, Tool):
         return value
     if not callable(value):
-        raise WrongUse(f"--tool {name}: it is a {type(value).__name__}, neither a function nor a tool")
+        kind = type(value).__name__
+        raise WrongUse(f"--tool {name}: a value of type {kind} is neither a function nor a tool")
     try:
         return tool(value)
     except (TypeError, ValueError) as exc:
