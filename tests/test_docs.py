@@ -2,6 +2,7 @@
 
 import ast
 import configparser
+import inspect
 import os
 import pathlib
 import re
@@ -52,7 +53,7 @@ def test_examples_are_python_and_import_what_exists(page):
 
 @pytest.mark.concurrent
 def test_the_first_script_of_the_readme_runs(tmp_path):
-    (source,) = blocks(ROOT / "README.md", "python")
+    source, _ = blocks(ROOT / "README.md", "python")
     (tmp_path / "README.md").write_text("one\ntwo\nthree\n")
     script = [[call("count_lines", {"path": "README.md"})], ["It has three."]]
     with ModelServer(script) as server:
@@ -66,6 +67,21 @@ def test_the_first_script_of_the_readme_runs(tmp_path):
 
 
 @pytest.mark.concurrent
+def test_the_first_script_of_the_readme_runs_with_the_server_that_it_offers(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "README.md").write_text("one\n")
+    source, server = blocks(ROOT / "README.md", "python")
+    made = re.search(r"^model = .*$", source, re.MULTILINE).group()
+    names = {}
+    try:
+        exec(source.replace(made, server), names)
+    finally:
+        names["server"].close()
+        names["model"].close()
+    assert capsys.readouterr().out == "completed It has more than a hundred lines.\n"
+
+
+@pytest.mark.concurrent
 def test_the_hook_and_the_model_of_the_agent_page_work(home):
     names = {}
     for source in blocks(ROOT / "docs" / "agent.md", "python")[1:]:
@@ -74,6 +90,44 @@ def test_the_hook_and_the_model_of_the_agent_page_work(home):
     assert agent.run("say  it again").text == "say it again "
     (header,) = home.events(agent, "request/header")
     assert header.body.params == {"tool_choice": "required"}
+
+
+@pytest.mark.concurrent
+@pytest.mark.parametrize("page", ["models", "tools", "testing"])
+def test_the_examples_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = ROOT / "docs" / f"{page}.md"
+    names = {"__name__": "example"}
+    for source in blocks(path, "python"):
+        exec(compile(source, str(path), "exec"), names)
+
+
+def test_every_option_of_run_is_on_the_command_line_page_and_the_other_way_round():
+    from syncagent.surface.cli.app import command_line
+
+    words = column(ROOT / "docs" / "cli.md", "## Asking\n")
+    documented = {option for word in words for option in re.findall(r"--?[\w-]+", word)}
+    run = command_line().commands["run"]
+    there = {option for param in run.params for option in param.opts if option.startswith("-")}
+    assert documented == there - {"--db"}
+
+
+def test_the_script_items_of_the_testing_page_are_all_there():
+    from syncagent.testing import script
+
+    cells = column(ROOT / "docs" / "testing.md", "one of these.\n")
+    documented = {cell.partition("(")[0] for cell in cells if "(" in cell}
+    made = {name for name in script.__all__ if name.islower()}
+    assert documented == made
+
+
+@pytest.mark.parametrize("page, kind", [("agent", syncagent.Agent), ("models", syncagent.ChatModel)])
+def test_the_arguments_of_an_agent_and_of_a_model_are_on_their_pages(page, kind):
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    table = re.search(r"^\| argument \|.*?\n\n", text, re.DOTALL | re.MULTILINE).group()
+    rows = table.strip().splitlines()[2:]
+    documented = [word for row in rows for word in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(documented) == sorted(inspect.signature(kind).parameters)
 
 
 def test_the_events_of_the_log_page_are_the_vocabulary():
