@@ -4,8 +4,12 @@ import json
 import pathlib
 
 import pytest
+from commands import run_process
+from store_child import ignore, put_all
 
+from syncagent.boundary.store.sqlite import SQLiteStore
 from syncagent.log import Event, check, closers, consumed_work, dropped
+from syncagent.surface.cli import main
 
 DATA = pathlib.Path(__file__).parent / "data"
 
@@ -67,3 +71,38 @@ def test_what_a_log_has_consumed_and_dropped(case):
         "dropped_unrun": work.dropped_unrun,
         "dropped_ids": [message.id for message in dropped(log)],
     } == case["expect"]
+
+
+@pytest.mark.parametrize("case", cases("repair.json") + cases("consumed_work.json"))
+def test_the_command_prints_the_closers_of_a_file_and_a_store_adds_them(case, tmp_path, capsys):
+    log = [Event.from_dict(item) for item in case["log"]]
+    added = closers(check(log))
+    file = write(tmp_path, case)
+    assert main(["repair", str(file)]) == 0
+    shown = capsys.readouterr()
+    assert ([json.loads(line) for line in shown.out.splitlines()], shown.err) == (
+        [event.to_dict() for event in added], ""
+    )  # fmt: skip
+    with SQLiteStore(tmp_path / "runs.db") as store:
+        opened = store.create("s", on_failure=ignore)
+        put_all(store, opened, log)
+        store.release(opened.lease)
+        for expected in (added, []):
+            again = store.open("s", on_failure=ignore)
+            assert again.closers == expected
+            store.release(again.lease)
+        assert list(store.read("s")) == log + added
+
+
+def write(folder, case):
+    file = folder / "log.jsonl"
+    file.write_text("".join(json.dumps(item, ensure_ascii=False) + "\n" for item in case["log"]), "utf-8")
+    return file
+
+
+def test_the_command_as_a_process_prints_the_same(tmp_path):
+    case = max(json.loads((DATA / "repair.json").read_text("utf-8")), key=lambda case: len(case["expect"]))
+    done = run_process("repair", str(write(tmp_path, case)), db=tmp_path / "none.db")
+    added = closers(check(Event.from_dict(item) for item in case["log"]))
+    assert (done.code, done.err, done.objects) == (0, "", [event.to_dict() for event in added])
+    assert not (tmp_path / "none.db").exists()
