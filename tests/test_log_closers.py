@@ -12,7 +12,17 @@ from logs import Log, calls, examples, lines, prefixes, reasoning, text, valid_l
 from naive import brief, naive_repair
 
 from syncagent.errors import InvalidLog
-from syncagent.log import Event, LogState, Phase, advance, check, closers, dropped, pending_inbox
+from syncagent.log import (
+    Event,
+    LogState,
+    Phase,
+    advance,
+    check,
+    closers,
+    derive_messages,
+    dropped,
+    pending_inbox,
+)
 from syncagent.log.closers import closing_bodies, not_dispatched
 
 UNKNOWN, NOT_STARTED = "TOOL_OUTCOME_UNKNOWN", "TOOL_NOT_STARTED"
@@ -211,6 +221,33 @@ def test_an_unknown_outcome_tells_what_may_be_retried_and_quotes_the_output():
     assert "recorded before" not in wording(Log().acting("c1").call("c1"))
 
 
+def test_a_refused_a_cut_and_a_call_that_never_began_are_told_apart():
+    """One had its answer before the kill, one may have had an effect, one waited for an answer."""
+    log = Log().acting("c1", "c2", "c3").asked("c1").decided("c1", "rejected")
+    log.result("c1", "DENIED", "the user refused this call")
+    log.asked("c2").decided("c2").call("c2").output("c2", "wrote half").asked("c3")
+    said = {item["data"]["call_id"]: str(item["data"]["content"]) for item in added(log)[:2]}
+    assert brief(added(log)) == [("c2", UNKNOWN), ("c3", NOT_STARTED), *ends()]
+    assert "Do not retry blindly" in said["c2"] and "wrote half" in said["c2"]
+    assert "never started" in said["c3"] and "blindly" not in said["c3"]
+    told = derive_messages(log.repair().events)
+    texts = [message.content[0]["content"][0]["text"] for message in told if message.role == "tool"]
+    assert len(set(texts)) == 3 and texts[0] == "the user refused this call"
+
+
+def test_a_stop_at_a_question_ends_the_turn_and_a_refusal_does_not():
+    """The same question; what the log says of the turn is not the same."""
+    stopped = Log().acting("c1").asked("c1").cancel().decided("c1", "cancelled")
+    more = closers(check(stopped.events), "aborted")
+    assert brief([event.to_dict() for event in more]) == [
+        ("c1", "ABORTED_BEFORE_DISPATCH"), ("step/end", 1), ("turn/end", "aborted")
+    ]
+    refused = Log().acting("c1").asked("c1").decided("c1", "rejected").result("c1", "DENIED").end_step()
+    refused.step().says("Then not.").end_step().end_turn()
+    assert check(refused.events).phase is Phase.IDLE
+    assert refused.events[-1].body.kind == "completed"
+
+
 def test_output_of_another_call_is_not_quoted():
     log = Log().acting("c1", "c2").call("c1").call("c2").output("c2", "mine").output("c1", "yours")
     first, second = added(log)[:2]
@@ -263,6 +300,22 @@ def test_closers_in_any_other_order_are_refused(name):
             continue
         with pytest.raises(InvalidLog):
             check(events, copy.deepcopy(state))
+
+
+@examples(60)
+@given(valid_logs(kills=0.04), st.randoms(use_true_random=False))
+def test_closers_of_any_beginning_are_refused_in_another_order(events, rng):
+    """Two of them change places, at random; nothing in between is taken for a closed log."""
+    for beginning in prefixes(events):
+        state = check(beginning)
+        bodies = closing_bodies(state)
+        if len(bodies) < 2:
+            continue
+        first, second = sorted(rng.sample(range(len(bodies)), 2))
+        bodies[first], bodies[second] = bodies[second], bodies[first]
+        with pytest.raises(InvalidLog):
+            check((Event(seq=state.seq + n, time=state.time, body=b) for n, b in enumerate(bodies, 1)), state)
+        assert state.phase is not Phase.IDLE
 
 
 @pytest.mark.parametrize("name", REPAIRS)
