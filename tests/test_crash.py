@@ -3,6 +3,7 @@ a log of it that goes on; nothing runs twice, and nothing is left running."""
 
 import functools
 import itertools
+import json
 import os
 import random
 import re
@@ -15,6 +16,7 @@ import threading
 import time
 
 import pytest
+from naive import brief, naive_repair
 from processes import ROOT, Mark, until
 from runtime_parts import kinds, results, said
 from victims import KILLED, Nursery, make_channels, make_tools
@@ -25,6 +27,7 @@ from syncagent.log import check, closers
 from syncagent.log import events as ev
 from syncagent.log.folds import pending_inbox
 from syncagent.runtime.turn import POINTS as TURN_POINTS
+from syncagent.surface.cli import main
 from syncagent.testing import ModelServer, ScriptedModel, assert_log, call
 
 pytestmark = pytest.mark.concurrent
@@ -119,6 +122,9 @@ class Sweep:
         expected = closers(check(events))
         after, report = reopened(path)
         assert after == events + expected
+        # The same by rules that were written down a second time, without the code that repairs.
+        added = brief([event.to_dict() for event in after[len(events) :]])
+        assert added == naive_repair([event.to_dict() for event in events])
         assert (report is None) == (not expected)
         assert reopened(path) == (after, None)
         result = ask(path, self.server, "go on")
@@ -392,6 +398,34 @@ def files(path):
     """The bytes of the database and of its log."""
     log = path.with_name(path.name + "-wal")
     return [path.read_bytes(), log.read_bytes() if log.exists() else b""]
+
+
+@pytest.mark.parametrize(
+    "args, code",
+    [
+        (["show", "s"], 0),
+        (["export", "s"], 0),
+        (["sessions"], 0),
+        (["verify", "s"], 1),
+        (["repair", "s"], 75),
+        (["run", "more", "-s", "s", "-m", "any", "--base-url", "http://127.0.0.1:9/v1"], 75),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_no_command_touches_a_session_that_is_live_elsewhere(nursery, path, capsys, args, code):
+    with busy(nursery, path) as victim:
+        before = stored(path)
+        assert main([*args, "--db", str(path)]) == code
+        shown = capsys.readouterr()
+        if args[0] == "export":
+            assert [json.loads(line) for line in shown.out.splitlines()] == [e.to_dict() for e in before]
+        if code == 75:
+            assert shown.out == "" and f"process {victim.pid}" in shown.err
+        assert stored(path) == before
+        victim.tell("the real answer")
+        victim.finish()
+    after = assert_log(stored(path))
+    assert after[: len(before)] == before and kinds(after) == ["completed"]
 
 
 def test_a_session_that_is_live_elsewhere_is_looked_at_and_never_repaired(nursery, path):

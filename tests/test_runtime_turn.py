@@ -310,7 +310,7 @@ def test_a_stop_after_the_message_and_before_its_calls_keeps_it_and_runs_nothing
 
 
 def test_a_stop_between_the_message_and_the_first_tool_call_leaves_no_tool_call(home):
-    agent = home.agent([["Look.", call("echo", {"text": "x"})]], tools=[echo])
+    agent = home.agent([["Look.", call("echo", {"text": "x"}), call("echo", {"text": "y"})]], tools=[echo])
     checked = threading.Event()
     session = agent._session
     append = session.append
@@ -327,7 +327,8 @@ def test_a_stop_between_the_message_and_the_first_tool_call_leaves_no_tool_call(
     assert checked.is_set()
     events = home.events(agent)
     assert "tool/call" not in types(events)
-    assert [code for code, text in results(events).values()] == ["ABORTED_BEFORE_DISPATCH"]
+    assert [code for code, text in results(events).values()] == ["ABORTED_BEFORE_DISPATCH"] * 2
+    assert home.events(agent, "assistant/message")[0].body.interrupted is False
 
 
 # -- hooks that decide ---------------------------------------------------------------------------------
