@@ -231,7 +231,7 @@ def test_silence_within_a_stream_is_a_retryable_error_and_what_came_was_delivere
 
 def test_silence_before_the_headers_is_limited_too(token: CancellationToken) -> None:
     with Server(servers.no_headers) as server:
-        error = failing(server.url, token, client={"idle_timeout": 60.0}, idle_timeout=0.2)
+        error = failing(server.url, token, client={"idle_timeout": 0.2})
         assert (error.code, error.retryable) == ("timeout", True)
 
 

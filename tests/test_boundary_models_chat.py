@@ -487,6 +487,8 @@ def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(key):
     assert "sk" not in str(caught.value)
     with pytest.raises(ValueError, match="X-Key") as caught:
         ChatModel("m", headers={"X-Key": f"{key}\n"})
+    with pytest.raises(ValueError, match="a header's name is not valid"):
+        ChatModel("m", headers={f"X-Key: {key}": "x"})
     assert "sk" not in str(caught.value)
 
 

@@ -19,7 +19,7 @@ from syncagent.seconds import check_seconds
 if TYPE_CHECKING:
     import requests
 
-__all__ = ["HttpClient", "Response", "TransportError"]
+__all__ = ["HttpClient", "Response", "TransportError", "header_problem"]
 
 
 class Response:
@@ -128,27 +128,28 @@ class HttpClient:
         token: CancellationToken,
         headers: Optional[Mapping[str, str]] = None,
         body: Optional[bytes] = None,
-        idle_timeout: Optional[float] = None,
     ) -> Iterator[Response]:
         """Make a request; the block runs when the headers of its answer are there, whatever the status.
 
         Leaving the block ends the request: a connection whose body was not read to the end is closed.
-        `idle_timeout` replaces the client's. Raises `TransportError` when there is no answer or it's a
-        redirect. Whatever goes wrong, or ends, while the token is cancelled is raised as `Cancelled`.
+        Raises `TransportError` when there is no answer or it's a redirect. Whatever goes wrong, or
+        ends, while the token is cancelled is raised as `Cancelled`.
         """
         from syncagent.boundary.http.adapter import Lease
 
         token.raise_if_cancelled()
-        idle = self._idle_timeout if idle_timeout is None else _limit("idle_timeout", idle_timeout)
         where = f"{method} {describe(url)}"
-        _check_headers(headers or {}, where)
+        for name, value in (headers or {}).items():
+            problem = header_problem(name, value)
+            if problem:
+                raise TransportError(f"{where}: {problem}", code="protocol")
         with _as_cancelled(token), Lease(token) as lease:
-            with self._translated(where, idle):
-                raw = self._send(method, url, headers, body, lease, idle)
+            with self._translated(where):
+                raw = self._send(method, url, headers, body, lease)
             with contextlib.closing(raw):
                 token.raise_if_cancelled()
                 _refuse_redirect(raw, where)
-                response = Response(raw, url=url, pieces=self._pieces(raw, token, where, idle), lease=lease)
+                response = Response(raw, url=url, pieces=self._pieces(raw, token, where), lease=lease)
                 try:
                     yield response
                 finally:
@@ -171,7 +172,6 @@ class HttpClient:
         headers: Optional[Mapping[str, str]],
         body: Optional[bytes],
         lease: Any,
-        idle: Optional[float],
     ) -> "requests.Response":
         import requests
 
@@ -187,25 +187,23 @@ class HttpClient:
         if isinstance(bundle, str) and not os.path.exists(bundle):
             raise TransportError(f"there is no certificate bundle at {bundle}", code="certificate")
         adapter: Any = session.get_adapter(prepared.url)
-        with adapter.bound(lease, silence=idle):
+        with adapter.bound(lease, silence=self._idle_timeout):
             # Not session.send: it would read a redirect's whole body, and keep cookies.
             response: "requests.Response" = adapter.send(
-                prepared, timeout=(self._connect_timeout, idle), **settings
+                prepared, timeout=(self._connect_timeout, self._idle_timeout), **settings
             )
             return response
 
-    def _pieces(
-        self, raw: "requests.Response", token: CancellationToken, where: str, idle: Optional[float]
-    ) -> Iterator[bytes]:
+    def _pieces(self, raw: "requests.Response", token: CancellationToken, where: str) -> Iterator[bytes]:
         from syncagent.boundary.http.body import Body
 
         # A shutdown may look like the end of the body, so the token is asked after the last piece too.
         with _as_cancelled(token):
-            with self._translated(where, idle):
+            with self._translated(where):
                 pieces = iter(Body(raw.raw))
             while True:
                 token.raise_if_cancelled()
-                with self._translated(where, idle):
+                with self._translated(where):
                     piece = next(pieces, b"")
                 token.raise_if_cancelled()
                 if not piece:
@@ -213,14 +211,14 @@ class HttpClient:
                 yield piece
 
     @contextlib.contextmanager
-    def _translated(self, where: str, idle: Optional[float]) -> Iterator[None]:
+    def _translated(self, where: str) -> Iterator[None]:
         outer = sys.exc_info()[1]
         try:
             yield
         except TransportError:
             raise
         except Exception as exc:
-            silence = f"connect time-out {self._connect_timeout} s, idle limit {idle} s"
+            silence = f"connect time-out {self._connect_timeout} s, idle limit {self._idle_timeout} s"
             failure = classify(exc, where=where, silence=silence, outer=outer)
             if failure is None:
                 raise
@@ -267,17 +265,18 @@ def _keep_headers(request: "requests.PreparedRequest") -> "requests.PreparedRequ
     return request
 
 
-def _check_headers(headers: Mapping[str, str], where: str) -> None:
-    """Refuse what can't be sent, here: the libraries below would quote the value in their error."""
-    for name, value in headers.items():
-        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
-            raise TransportError(f"{where}: a header's name is not valid", code="protocol")
-        if not re.fullmatch(r"(?![ \t])[\t\x20-\x7e\x80-\xff]*", value):
-            raise TransportError(
-                f"{where}: the value of header {name!r} can't be sent: it begins with a space, has a line"
-                " break or another control character, or a character outside latin-1",
-                code="protocol",
-            )
+def header_problem(name: str, value: str) -> Optional[str]:
+    """Why a header can't be sent, None if it can. It quotes no value, as the libraries below would."""
+    if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name):
+        return "a header's name is not valid: it has letters, digits and '-'"  # may hold a misplaced secret
+    if not isinstance(value, str):
+        return f"the value of header {name!r} is no text"
+    if not re.fullmatch(r"(?![ \t])[\t\x20-\x7e\x80-\xff]*", value):
+        return (
+            f"the value of header {name!r} can't be sent: it begins with a space, has a line break or"
+            " another control character, or a character outside latin-1"
+        )
+    return None
 
 
 def _refuse_redirect(raw: "requests.Response", where: str) -> None:

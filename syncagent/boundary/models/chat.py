@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optio
 from urllib.parse import quote, unquote, urlsplit
 
 from syncagent._version import __version__
-from syncagent.boundary.http.client import HttpClient, Response
+from syncagent.boundary.http.client import HttpClient, Response, header_problem
 from syncagent.boundary.http.failures import TransportError, describe
 from syncagent.boundary.http.sse import ServerSentEvent, read_events
 from syncagent.boundary.models.chat_reply import ChatReply
@@ -228,8 +228,9 @@ def _headers(api_key: Optional[str], given: Mapping[str, str]) -> Dict[str, str]
             raise ValueError("api_key is empty, or holds a space or a character that no header can carry")
         found["authorization"] = f"Bearer {api_key.strip()}"
     for name, value in given.items():
-        if not isinstance(value, str) or not re.fullmatch(r"(?![ \t])[\t\x20-\x7e\x80-\xff]*", value):
-            raise ValueError(f"the value of header {name!r} can't be sent")
+        problem = header_problem(name, value)
+        if problem:
+            raise ValueError(problem)
         found[name.lower()] = value
     return found
 
