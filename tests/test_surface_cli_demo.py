@@ -22,4 +22,4 @@ def test_the_demo_keeps_the_database_that_is_named(tmp_path: Path) -> None:
     for session in ("demo-stop", "demo-crash"):
         assert run("verify", session, "--db", path).returncode == 0
     again = run("demo", "--db", path)
-    assert again.returncode == 1 and "name another file" in again.stderr
+    assert again.returncode == 2 and "another file with --db" in again.stderr

@@ -17,6 +17,7 @@ from syncagent._version import __version__
 from syncagent.errors import (
     InvalidLog,
     NotAStore,
+    SessionExists,
     SessionLive,
     SessionNotFound,
     StoreCorrupt,
@@ -104,6 +105,8 @@ def _meaning(exc: SyncagentError) -> Tuple[int, str]:
     """The exit code of an error, and what its text doesn't say: what to do."""
     if isinstance(exc, SessionLive):
         return 75, "; wait for it to end, or stop that process"
+    if isinstance(exc, SessionExists):
+        return 2, ", or another file with --db"
     if isinstance(exc, SessionNotFound):
         return 2, "; `syncagent sessions` lists those that are there"
     if isinstance(exc, InvalidLog):

@@ -10,7 +10,7 @@ from typing import Any, Callable, List, Sequence
 
 from syncagent.boundary.models.chat import ChatModel
 from syncagent.boundary.tools.bash import bash
-from syncagent.errors import SyncagentError
+from syncagent.errors import SessionExists, SyncagentError
 from syncagent.log import Event, check, derive_messages
 from syncagent.log import events as ev
 from syncagent.runtime.store import Store
@@ -47,11 +47,15 @@ class Demo:
         self.ledger = os.path.join(folder, "ledger.txt")
 
     def play(self) -> None:
-        """Play all three. Raises `DemoFailed` when something is not as it should be."""
+        """Play all three.
+
+        Raises `SessionExists` when the file holds such a session, and `DemoFailed` when something
+        is not as it should be.
+        """
         with Store(self.path) as store:
             taken = [info.id for info in store.sessions() if info.id in SESSIONS]
             if taken:
-                raise DemoFailed(f"{self.path} has the demo's sessions already: name another file with --db")
+                raise SessionExists(taken[0], self.path)
             self.stop(store)
             lost = self.crash(store)
             self.contrast(lost)
