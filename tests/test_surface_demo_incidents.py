@@ -7,7 +7,8 @@ from typing import List
 import pytest
 
 from syncagent import Store
-from syncagent.surface.demo.incidents import Demo, DemoFailed
+from syncagent.errors import SessionExists
+from syncagent.surface.demo.incidents import Demo
 from syncagent.testing import assert_log
 
 pytestmark = pytest.mark.concurrent
@@ -27,5 +28,5 @@ def test_the_three_incidents_are_played_and_leave_valid_logs(tmp_path: Path) -> 
         assert sorted(info.id for info in store.sessions()) == ["demo-crash", "demo-stop"]
         for info in store.sessions():
             assert_log(store, info.id)
-    with pytest.raises(DemoFailed, match="name another file"):
+    with pytest.raises(SessionExists):
         Demo(path, folder=str(tmp_path), say=said.append).play()
