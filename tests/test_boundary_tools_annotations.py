@@ -168,6 +168,17 @@ def test_a_class_that_holds_itself_is_a_reference() -> None:
     assert schemas.of(Tree) == reference
 
 
+def test_two_classes_of_one_name_are_two_references() -> None:
+    other = attrs.make_class("Tree", {"above": attrs.field(type=Any)})
+    other.__annotations__ = {"above": Optional[other]}
+    attrs.resolve_types(other)
+    schemas = Schemas()
+    assert schemas.of(Tree) == {"$ref": "#/$defs/Tree"}
+    assert schemas.of(other) == {"$ref": "#/$defs/Tree_2"} == schemas.of(other)
+    assert list(schemas.definitions["Tree_2"]["properties"]) == ["above"]
+    assert list(schemas.definitions["Tree"]["properties"]) != ["above"]
+
+
 @pytest.mark.parametrize("annotation", [bytes, complex, Callable[[], int], Dict[int, str], Mixed, type, 3])
 def test_what_json_cannot_say_is_refused(annotation: Any) -> None:
     with pytest.raises(UnsupportedAnnotation):

@@ -155,6 +155,7 @@ class Schemas:
         self.definitions: Dict[str, Any] = {}
         self._open: List[Any] = []
         self._recursive: Set[Any] = set()
+        self._names: Dict[str, Any] = {}
 
     def of(self, annotation: Any) -> Dict[str, Any]:
         """The schema of one annotation. Raises `UnsupportedAnnotation`."""
@@ -202,7 +203,8 @@ class Schemas:
         return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
 
     def _of_class(self, cls: Any) -> Dict[str, Any]:
-        reference = {"$ref": f"#/$defs/{cls.__name__}"}
+        name = self._name_of(cls)
+        reference = {"$ref": f"#/$defs/{name}"}
         if cls in self._open:
             self._recursive.add(cls)
             return reference
@@ -219,8 +221,15 @@ class Schemas:
             self._open.pop()
         if cls not in self._recursive:
             return schema
-        self.definitions[cls.__name__] = schema
+        self.definitions[name] = schema
         return reference
+
+    def _name_of(self, cls: Any) -> str:
+        """The class's name, with a number where another class of that name was met before."""
+        name, number = cls.__name__, 2
+        while self._names.setdefault(name, cls) is not cls:
+            name, number = f"{cls.__name__}_{number}", number + 1
+        return str(name)
 
 
 def _annotated_texts(annotation: Any) -> List[str]:
