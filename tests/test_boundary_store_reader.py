@@ -101,9 +101,11 @@ def test_another_file_is_no_store(tmp_path):
 
 
 def test_a_path_that_cannot_be_read_says_so(tmp_path):
+    loop = tmp_path / "loop"
+    os.symlink(loop, loop)
     with pytest.raises(StoreFailed, match="can't be (opened|read)") as caught:
-        SQLiteStore(tmp_path).sessions()
-    assert caught.value.path == str(tmp_path)
+        SQLiteStore(loop).sessions()
+    assert caught.value.path == str(loop)
 
 
 def test_a_locked_file_is_waited_for_and_then_busy(tmp_path):

@@ -169,6 +169,16 @@ def test_a_database_without_tables_can_be_anothers_too(path, pragma):
         open_writer(path)
 
 
+def test_a_folder_or_a_device_is_no_store(path):
+    path.mkdir()
+    os.mkfifo(str(path) + ".pipe")
+    for odd, what in ((path, "a folder"), (str(path) + ".pipe", "no plain file"), ("/dev/null", "no plain")):
+        for opening in (open_writer, lambda p: schema.open_reader(Places.of(p))):
+            with pytest.raises(NotAStore, match=what):
+                opening(odd)
+        assert not os.path.exists(f"{odd}-runners")
+
+
 NO_DATABASES = {"text": b"longer than the header of a database" * 10, "zeros": b"\0" * 5000, "a byte": b"x"}
 
 

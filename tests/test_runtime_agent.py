@@ -2,17 +2,19 @@
 
 import contextvars
 import itertools
+import signal
 import threading
 from concurrent.futures import CancelledError
 
 import pytest
 from runtime_parts import LONG, Background, Held, kinds, said, types, until
+from test_boundary_store_forks import in_child
 
 from syncagent.boundary.models.chat import ChatModel
 from syncagent.boundary.tools.base import tool
 from syncagent.boundary.tools.bash import bash
 from syncagent.cancel import Cause
-from syncagent.errors import AgentClosed, SessionLive, StoreError
+from syncagent.errors import AgentClosed, ForkedStore, SessionLive, StoreError
 from syncagent.runtime.agent import Agent
 from syncagent.runtime.result import TurnFailed
 from syncagent.testing import ModelServer, ScriptedModel, call, delay, hold, stall, status
@@ -393,3 +395,33 @@ def test_a_stream_that_goes_silent_ends_the_turn_and_its_text_stays(home):
         agent.close()
     assert (result.reason, result.error.code, result.partial_text) == ("error", "timeout", "ab")
     assert types(home.stored(agent)) == ["turn/start", "step/start", "user/message", "step/end", "turn/end"]
+
+
+def test_a_forked_child_is_refused_and_leaves_the_running_agent_to_its_parent(home):
+    """Also where another thread held the agent's lock at the fork, and on its way out of the block."""
+    held = Held()
+    agent = home.agent([[call("work")], "done"], tools=[held.tool])
+    future = agent.send("go")
+    held.wait()
+
+    def leave():
+        signal.alarm(int(LONG))  # it hangs where it waits for a thread that the child has not
+        for use in (
+            lambda: agent.run("x"),
+            lambda: agent.steer("x"),
+            agent.cancel,
+            agent.wait,
+            agent.dropped,
+            lambda: next(agent.follow()),
+            lambda: agent.status,
+        ):
+            with pytest.raises(ForkedStore, match="opened by process"):
+                use()
+        agent.__exit__(None, None, None)
+        home.store.close()
+        return agent.close()
+
+    with agent._driver.guard, agent._session._guard:
+        assert in_child(leave) == 0
+    held.point.release()
+    assert future.result(LONG).text == "done"

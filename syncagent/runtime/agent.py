@@ -288,9 +288,12 @@ class Agent:
         """Cancel with "disposed", wait for the turn's end and give the session back.
 
         Queued messages stay parked in the log, their futures are cancelled. Returns True when all
-        has ended; False if a tool still runs after `timeout` seconds: call it again then.
+        has ended; False if a tool still runs after `timeout` seconds: call it again then. In a forked
+        child it does nothing: the agent is the parent's.
         """
         timeout = check_seconds("timeout", timeout)
+        if self._session.forked:
+            return True
         self._driver.check_outside()
         self._driver.dispose()
         ended, _ = self._driver.wait(timeout, through=True)
@@ -308,7 +311,7 @@ class Agent:
 
     def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
         try:
-            if kind is None:
+            if kind is None and not self._session.forked:
                 self._driver.wait(None, through=True)
         finally:
             self.close()

@@ -50,7 +50,7 @@ class Driver:
         self.work = work
         self.session: Session = work.session
         self.session.on_failure = self._store_failed
-        self.guard = locks.guard("agent")
+        self.guard = locks.guard("agent", self.session.path)
         self.inbox = Inbox(self.session, self.guard)
         self.last: Optional[TurnResult] = None
         self.closed = False

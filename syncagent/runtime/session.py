@@ -49,7 +49,7 @@ class Session:
         self._lease = opened.lease
         self._state = opened.state
         self._on_close = on_close
-        self._guard = locks.guard("session")
+        self._guard = locks.guard("session", backend.path)
         self._failure: Optional[StoreError] = None
         self._transcript = Transcript()
         self._recent: Deque[Event] = deque()
@@ -139,8 +139,11 @@ class Session:
     def close(self) -> None:
         """Give the lease back after what was appended is durable, also what a full disk has kept.
 
-        May be repeated. Raises the store's error if something could not be made durable.
+        May be repeated. Raises the store's error if something could not be made durable. In a forked
+        child it does nothing: the session is the parent's.
         """
+        if self.forked:
+            return
         with self._guard:
             if self.closed:
                 return
@@ -168,6 +171,16 @@ class Session:
     def state(self) -> LogState:
         """The state of the log. Only the driver, which alone appends a turn's events, may look."""
         return self._state
+
+    @property
+    def path(self) -> str:
+        """The file of its store."""
+        return self._backend.path
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a forked child of the process that opened it."""
+        return self._backend.forked
 
     @property
     def over(self) -> bool:

@@ -40,7 +40,7 @@ class Store:
 
         self.points: Callable[..., None] = points or _no_point
         self._backend: Backend = SQLiteStore(path, durability=durability, journal=journal, points=points)
-        self._guard = locks.guard("store sessions")
+        self._guard = locks.guard("store sessions", self._backend.path)
         self._live: Dict[str, Session] = {}
 
     @property
@@ -139,7 +139,9 @@ class Store:
         return self._backend.sessions()
 
     def close(self) -> None:
-        """Close what is still open here and end the writer. May be repeated."""
+        """Close what is still open here and end the writer. May be repeated; nothing in a forked child."""
+        if self._backend.forked:
+            return
         with self._guard:
             live = list(self._live.values())
         try:

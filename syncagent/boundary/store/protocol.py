@@ -135,6 +135,11 @@ class Backend(Protocol):
 
     path: str
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is a forked child of the process that made it: every use is refused there."""
+        ...  # pragma: no cover
+
     def create(
         self,
         session: str,

@@ -104,6 +104,7 @@ def open_reader(places: Places) -> Optional[sqlite3.Connection]:
 
     Raises `NotAStore`, `StoreTooNew` and SQLite's own errors.
     """
+    _check_kind(places.path)
     if places.is_missing():
         return None
     try:
@@ -123,6 +124,7 @@ def open_reader(places: Places) -> Optional[sqlite3.Connection]:
 
 def _glance(places: Places) -> None:
     """Raise what `open_reader` raises, and leave no file of a log beside a database that has none."""
+    _check_kind(places.path)
     quiet = _is_quiet(places)
     if quiet is not None:
         try:
@@ -132,6 +134,12 @@ def _glance(places: Places) -> None:
             if _is_quiet(places) == quiet:
                 raise
     _close(open_reader(places))  # somebody writes it now
+
+
+def _check_kind(path: str) -> None:
+    """Raise `NotAStore` for a folder or a device: of those SQLite says that the disk has failed."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise NotAStore(f"{path} is {'a folder' if os.path.isdir(path) else 'no plain file'}", path=path)
 
 
 def _is_quiet(places: Places) -> Optional[Tuple[int, int, int]]:

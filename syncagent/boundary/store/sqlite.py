@@ -66,6 +66,10 @@ class SQLiteStore:
     def __repr__(self) -> str:
         return f"<SQLiteStore {self.path!r}>"
 
+    @property
+    def forked(self) -> bool:
+        return self._guard.forked
+
     # -- writing -----------------------------------------------------------------------------------
 
     def create(
