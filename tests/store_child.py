@@ -109,8 +109,8 @@ def put_all(store, opened, events, *, flush=True):
     """Append events one by one, as a runtime does, with the state's dump where it is idle."""
     for event in events:
         advance(opened.state, event)
-        dump = opened.state.dump() if opened.state.phase == "idle" else None
-        store.append(opened.lease, [event], state=dump)
+        kept = opened.state.kept() if opened.state.phase == "idle" else None
+        store.append(opened.lease, [event], state=kept)
     if flush:
         store.flush(opened.lease)
 

@@ -58,6 +58,18 @@ def test_a_state_with_an_open_turn_is_not_kept():
     for log in (Log().turn(), Log().asking(), Log().acting("c1")):
         with pytest.raises(AssertionError):
             check(log.events).dump()
+        with pytest.raises(AssertionError):
+            check(log.events).kept()
+
+
+def test_what_is_kept_of_a_state_is_not_changed_by_what_comes_after():
+    log = Log().whole().put("a").steer("b")
+    state = check(log.events)
+    kept, before = state.kept(), state.dump()
+    more = log.canceled("a").put("c").turn().taken("b").step().header("other").end_step().end_turn()
+    check(more.events[kept.seq:], state)
+    assert kept.dump() == before != state.dump()
+    assert kept == check(log.events[: kept.seq])
 
 
 def test_a_kept_state_that_somebody_damaged_is_refused():

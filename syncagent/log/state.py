@@ -101,6 +101,18 @@ class LogState:
         """Whether the call's body may have run: its tool/call is there, or could be among lost rows."""
         return call.started or self.gap
 
+    def kept(self) -> "LogState":
+        """A balanced state as it stands: what comes later doesn't change it. Cheap, unlike its `dump`."""
+        assert self.phase is Phase.IDLE, "only a balanced log has a state to keep"
+        return LogState(
+            seq=self.seq,
+            time=self.time,
+            turn=self.turn,
+            ending=self.ending,
+            header=self.header,
+            pending={target: dict(puts) for target, puts in self.pending.items()},
+        )
+
     def dump(self) -> Dict[str, Any]:
         """A balanced state as JSON, for `load`; an open turn has none."""
         assert self.phase is Phase.IDLE, "only a balanced log has a state to keep"

@@ -173,7 +173,7 @@ class Driver:
 
     def future_cancelled(self, handle: Handle) -> None:
         """Whoever holds the message's future cancelled it: the message is withdrawn if it waits."""
-        if handle.future.cancelled():
+        if handle.future.cancelled() and handle.cause is None:  # else we have dropped it ourselves
             self.cancel(Cause.USER, keep_inbox=True, scope="tree", via="api", only=handle)
 
     def _store_failed(self, error: StoreError) -> None:

@@ -91,7 +91,7 @@ class Session:
         # A clock that goes back holds the time: the log's never does.
         event = Event(seq=self._state.seq + 1, time=max(_now_ms(), self._state.time), body=body)
         advance(self._state, event)
-        balanced = self._state.dump() if self._state.phase is Phase.IDLE else None
+        balanced = self._state.kept() if self._state.phase is Phase.IDLE else None
         try:
             self._backend.append(self._lease, [event], state=balanced)
         except StoreError as exc:

@@ -24,7 +24,7 @@ from syncagent.boundary.store.protocol import Lease, OnFailure
 from syncagent.boundary.store.tables import Progress, Taken
 from syncagent.cancel import CancellationToken
 from syncagent.errors import LeaseLost, StoreFailed
-from syncagent.log import Event
+from syncagent.log import Event, LogState
 
 __all__ = ["Backlog", "Entry", "Held"]
 
@@ -54,14 +54,14 @@ class Held:
 
 @attrs.define(kw_only=True, eq=False)
 class Entry:
-    """One event in the queue; `at` is when it came, `state` the log's dump after it, where given."""
+    """One event in the queue; `at` is when it came, `state` the log's state after it, where given."""
 
     ticket: int
     held: Held
     event: Event
     size: int
     at: float
-    state: Optional[Dict[str, Any]] = None
+    state: Optional[LogState] = None
 
 
 class Backlog:
@@ -126,7 +126,7 @@ class Backlog:
     # -- events ------------------------------------------------------------------------------------
 
     def append(
-        self, lease: Lease, events: Sequence[Tuple[Event, int]], state: Optional[Dict[str, Any]]
+        self, lease: Lease, events: Sequence[Tuple[Event, int]], state: Optional[LogState]
     ) -> None:
         """Queue events, each with its size in bytes."""
         now = time.monotonic()

@@ -168,11 +168,11 @@ class Backend(Protocol):
         ...  # pragma: no cover
 
     def append(
-        self, lease: Lease, events: Sequence[Event], *, state: Optional[Dict[str, Any]] = None
+        self, lease: Lease, events: Sequence[Event], *, state: Optional[LogState] = None
     ) -> None:
         """Queue events for the writer; all of them or none. Never blocks.
 
-        `state` is `LogState.dump()` after the last of them, given whenever that state is idle: it makes
+        `state` is `LogState.kept()` after the last of them, given whenever that state is idle: it makes
         the next open fast. Raises the session's error if it can't be written any more, `InvalidLog`
         (L1) for an event that can't be stored.
         """

@@ -5,7 +5,7 @@ It knows the public promises and leaves each to the part that keeps it.
 
 import os
 from types import TracebackType
-from typing import Any, Collection, Dict, Iterator, List, Mapping, Optional, Sequence, Type, Union
+from typing import Any, Collection, Iterator, List, Mapping, Optional, Sequence, Type, Union
 
 from syncagent.boundary.store.files import Places
 from syncagent.boundary.store.forks import ForkGuard
@@ -22,7 +22,7 @@ from syncagent.boundary.store.reader import Reader
 from syncagent.boundary.store.writer import Writer
 from syncagent.cancel import CancellationToken
 from syncagent.errors import InvalidLog
-from syncagent.log import Event
+from syncagent.log import Event, LogState
 
 __all__ = ["SQLiteStore"]
 
@@ -95,7 +95,7 @@ class SQLiteStore:
         return self._writer.open(check_session_id(session), steal, on_failure, token)
 
     def append(
-        self, lease: Lease, events: Sequence[Event], *, state: Optional[Dict[str, Any]] = None
+        self, lease: Lease, events: Sequence[Event], *, state: Optional[LogState] = None
     ) -> None:
         self._guard.check()
         sized = [(event, _size(event)) for event in events]

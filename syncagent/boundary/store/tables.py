@@ -7,7 +7,7 @@ Every write of a session is fenced by its epoch and its `next_seq`.
 import json
 import sqlite3
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, List, Mapping, Optional, Sequence
 
 import attrs
 
@@ -114,7 +114,7 @@ def take_session(
     closing = closers(state)
     if closing:
         fold(closing, state)
-        after = write_events(conn, lease=lease, progress=progress, events=closing, state=state.dump())
+        after = write_events(conn, lease=lease, progress=progress, events=closing, state=state)
         assert after is not None, "the transaction holds the lease"
         progress = after
     return Taken(lease=lease, state=state, closers=closing, progress=progress)
@@ -132,7 +132,7 @@ def write_events(
     lease: Lease,
     progress: Progress,
     events: Sequence[Event],
-    state: Optional[Dict[str, Any]],
+    state: Optional[LogState],
 ) -> Optional[Progress]:
     """Append events of one session; None, and nothing written, if its lease is lost."""
     after = progress.after(events)
@@ -145,7 +145,7 @@ def write_events(
             after.turns,
             after.ending,
             after.updated,
-            json.dumps(state, separators=(",", ":")) if state is not None else None,
+            json.dumps(state.dump(), separators=(",", ":")) if state is not None else None,
             lease.sid,
             lease.epoch,
             progress.next_seq,
