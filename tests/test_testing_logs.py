@@ -1,8 +1,11 @@
 """The check of whole logs."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from syncagent.log import Event
+from syncagent.log.events import Unknown
 from syncagent.testing import assert_log
 
 MESSAGE = {"id": "u", "role": "user", "content": [{"type": "text", "text": "go"}]}
@@ -32,7 +35,7 @@ class Log:
         self.logs = logs
 
     def sessions(self):
-        return sorted(self.logs)
+        return [SimpleNamespace(id=name) for name in sorted(self.logs)]
 
     def read(self, session, since=0):
         return [Event.from_dict(event) for event in self.logs[session]]
@@ -55,6 +58,14 @@ def test_a_broken_rule_is_named_and_shown_in_its_place():
     broken[3]["data"] = {"turn": 2, "reason": {"kind": "completed"}}
     with pytest.raises(AssertionError, match=r"event 4 breaks L\d+(.|\n)*\n>      4 turn/end"):
         assert_log(broken, balanced=False)
+
+
+def test_what_is_no_event_is_a_broken_rule_too():
+    with pytest.raises(AssertionError, match="event 3 breaks L1(.|\n)*turn/start"):
+        assert_log([*TURN[:2], {"seq": 3, "time": 3, "type": "step/start", "data": {}}])
+    odd = Event(seq=1, time=1, body=Unknown(name="odd", extra={"ignorable": True, "x": {1}}))
+    with pytest.raises(AssertionError, match="event 1 breaks L1(.|\n)*data that is no JSON"):
+        assert_log([odd])
 
 
 def test_a_store_is_checked_session_by_session():
