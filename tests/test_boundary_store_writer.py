@@ -117,6 +117,19 @@ def test_a_store_that_was_never_used_closes(store):
     store.close()
 
 
+def test_a_thread_that_could_not_be_started_is_waited_for_by_nobody(store, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            store.create("s", on_failure=print)
+    session = Session(store, "s")
+    session.put()
+    assert session.complete
+
+
 def test_closing_writes_what_is_queued(store, monkeypatch):
     monkeypatch.setattr(backlog, "WINDOW", 600.0)
     session = Session(store, "s")

@@ -163,8 +163,9 @@ class Writer:
             self.backlog.raise_if_over()
             if self._thread is None:
                 # A daemon, so that a program that forgot `close` can end; what it flushed is on disk.
-                self._thread = threading.Thread(target=self._run, name="syncagent-store", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="syncagent-store", daemon=True)
+                thread.start()  # may fail for want of threads: then there is none to wait for
+                self._thread = thread
         result: T = self.backlog.submit(Job(work=work, token=token))
         return result
 
