@@ -32,6 +32,7 @@ def clean_environment(monkeypatch, tmp_path):
     for name in ("SYNCAGENT_DB", "SYNCAGENT_MODEL", "OPENAI_API_KEY", "OPENAI_BASE_URL", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("HOME", str(tmp_path))
 
 

@@ -21,13 +21,13 @@ class WrongUse(click.ClickException):
 
 
 def db_option(command: F) -> F:
-    """`--db`, from the flag, else SYNCAGENT_DB, else the default."""
+    """`--db`, from the flag, else SYNCAGENT_DB; see `database` for what None means."""
     return click.option(
         "--db",
         metavar="PATH",
         envvar="SYNCAGENT_DB",
         show_envvar=True,
-        help="The database. Default: syncagent.db in your user data folder.",
+        help="The database. Default: the config file's, or syncagent.db in your user data folder.",
     )(command)
 
 
@@ -36,11 +36,18 @@ def json_option(help: str) -> Callable[[F], F]:
 
 
 def database(db: Optional[str]) -> str:
-    """The path of the database that is meant."""
+    """The path of the database that is meant: the flag's or the environment's, the config file's, the
+    default. Raises `WrongUse` for a config file that is wrong.
+    """
     if db is not None:
         return db
     import platformdirs
 
+    from syncagent.surface.cli.settings import read_settings
+
+    found = read_settings().db
+    if found is not None:
+        return found
     return os.path.join(platformdirs.user_data_dir("syncagent", appauthor=False), "syncagent.db")
 
 

@@ -94,6 +94,7 @@ def _run(wish: Wish) -> int:
     if wish.timeout is not None and not 0 < wish.timeout <= LONGEST:
         raise WrongUse(f"--timeout: {wish.timeout:g} is no time: give seconds above 0")
     tools = load_tools(wish.tool, yes=wish.yes)
+    wish = _with_settings(wish)
     prompt = _prompt(wish.prompt)
     screen = Screen()
     with contextlib.closing(make_model(wish.model, base_url=wish.base_url)) as model:
@@ -109,6 +110,20 @@ def _run(wish: Wish) -> int:
                 steal=wish.steal,
             )
             return _attend(agent, wish, prompt, screen, retries=model.max_retries)
+
+
+def _with_settings(wish: Wish) -> Wish:
+    """With what the config file says where neither a flag nor the environment said it."""
+    from syncagent.surface.cli.settings import read_settings
+
+    if wish.model is not None and wish.base_url is not None:
+        return wish
+    found = read_settings()
+    return attrs.evolve(
+        wish,
+        model=found.model if wish.model is None else wish.model,
+        base_url=found.base_url if wish.base_url is None else wish.base_url,
+    )
 
 
 def _prompt(given: str) -> str:
