@@ -445,6 +445,15 @@ def raise_if(condition, exc):
         raise exc
 
 
+def test_a_turn_that_fails_before_its_first_step_has_an_ending_too(home):
+    agent = home.agent(["fine"])
+    home.points.fail("turn.begun", OSError("no luck"))
+    result = agent.run("a")
+    assert (result.reason, result.error.code) == ("error", "failed")
+    assert agent.run("b").text == "fine"
+    assert kinds(home.events(agent)) == ["error", "completed"]
+
+
 def test_a_providers_own_abort_is_an_error_and_no_stop(home):
     agent = home.agent([["half", finish("abort")], "next"])
     queued = None
