@@ -85,7 +85,7 @@ class CancellationToken:
         self._parent: Optional["CancellationToken"] = None
         self._inherit: Optional[Cause] = None
         self._next_key = 0
-        self._pipe: Optional[Tuple[int, int]] = None
+        self._pipe: Optional[Tuple[int, int, int]] = None  # the last one is the pid of its process
         self._closed = False
         self._on_close: List[Callable[[], object]] = []
 
@@ -178,7 +178,7 @@ class CancellationToken:
             self.cause = cause
             wakeups.extend(reversed(list(self._wakeups.values())))
             self._wakeups.clear()
-            if self._pipe is not None:
+            if self._pipe is not None and self._pipe[2] == os.getpid():  # else it wakes the parent's poll
                 os.write(self._pipe[1], b"x")
             return [(child, child._inherit or cause) for child in self._children.values()]
 
@@ -219,8 +219,8 @@ class CancellationToken:
         with self._lock:
             if self._closed:
                 raise ValueError("the token is closed: it has no descriptor any more")
-            if self._pipe is None:
-                self._pipe = os.pipe()
+            if self._pipe is None or self._pipe[2] != os.getpid():
+                self._pipe = (*os.pipe(), os.getpid())
                 if self.cause is not None:
                     os.write(self._pipe[1], b"x")
             return self._pipe[0]

@@ -14,7 +14,9 @@ import attrs
 import pytest
 
 import http_servers as servers
-from http_servers import DEADLINE, Authority, Server
+from http_servers import DEADLINE, Authority, Peer, Server
+from test_boundary_store_forks import in_child
+
 from syncagent.boundary.http import adapter
 from syncagent.boundary.http.adapter import Lease
 from syncagent.boundary.http.client import HttpClient, TransportError
@@ -744,3 +746,21 @@ def test_importing_the_client_loads_no_requests() -> None:
         "assert not {'requests', 'urllib3'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_cancel_in_a_forked_child_leaves_the_connection_to_its_parent() -> None:
+    go = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.request()
+        peer.send(servers.with_length(2), b"o")
+        go.wait(DEADLINE)
+        peer.send(b"k")
+
+    with Server(script) as server, local_client() as client, CancellationToken() as token:
+        with client.stream("GET", server.url, token=token) as response:
+            pieces = response.iter_bytes()
+            assert next(pieces) == b"o"
+            assert in_child(token.cancel) == 0
+            go.set()
+            assert next(pieces) == b"k"

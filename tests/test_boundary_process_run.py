@@ -9,6 +9,7 @@ from typing import Any, Iterator, List
 
 import pytest
 from processes import DEADLINE, Mark, Running, bash, run_host
+from test_boundary_store_forks import in_child
 
 from syncagent.boundary.process import ProcessError, Processes
 from syncagent.cancel import CancellationToken, Cancelled
@@ -351,3 +352,11 @@ def test_a_silent_supervisor_is_an_error_and_not_a_hang(
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(ProcessError, match="silent"):
         bash(processes, "true")
+
+
+def test_a_cancel_in_a_forked_child_stops_nothing_of_its_parent(processes: Processes) -> None:
+    call = Running(processes, "echo ready; read -t 0.3 < <(sleep 9); echo over")
+    call.wait_for("ready")
+    assert in_child(call.token.cancel) == 0
+    result = call.join()
+    assert (result.cancelled, result.exit_code, result.output) == (False, 0, "ready\nover\n")

@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+from test_boundary_store_forks import in_child
 
 from syncagent.cancel import CancellationToken, Cancelled, Cause
 
@@ -497,7 +498,7 @@ def test_poll_is_woken_while_it_blocks():
 def test_the_descriptor_is_not_inherited_by_programs():
     with CancellationToken() as token:
         token.fileno()
-        assert [os.get_inheritable(end) for end in token._pipe] == [False, False]
+        assert [os.get_inheritable(end) for end in token._pipe[:2]] == [False, False]
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
@@ -1025,3 +1026,19 @@ def test_a_shaken_tree_ends_as_the_rules_say():
             join()
         assert missed == []
         assert not root._children and not root._wakeups
+
+
+@concurrent
+def test_a_cancel_in_a_forked_child_wakes_no_poll_of_its_parent():
+    with CancellationToken() as token:
+        poll = select.poll()
+        poll.register(token.fileno(), select.POLLIN)
+
+        def check():
+            token.cancel()
+            own = select.poll()
+            own.register(token.fileno(), select.POLLIN)
+            return own.poll(0)
+
+        assert in_child(check) == 0
+        assert poll.poll(0) == [] and not token.cancelled

@@ -60,6 +60,7 @@ class Lease:
     _sock: Any = attrs.field(default=None, init=False, repr=False)
     _duplicate: Optional[socket.socket] = attrs.field(default=None, init=False, repr=False)
     _fired: bool = attrs.field(default=False, init=False)
+    _pid: int = attrs.field(factory=os.getpid, init=False, repr=False)
     _stack: contextlib.ExitStack = attrs.field(factory=contextlib.ExitStack, init=False, repr=False)
 
     def __enter__(self) -> "Lease":
@@ -106,6 +107,8 @@ class Lease:
                 self._duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     def _fire(self) -> None:
+        if os.getpid() != self._pid:
+            return  # a forked child cancels its copy of the token: the connection is its parent's
         with self._lock:
             self._fired = True
             self._shut_down_locked()

@@ -80,6 +80,7 @@ class Call:
         self._lock = threading.Lock()
         self._wires = wires
         self._begun = False
+        self._pid = os.getpid()
         self.verdict: Optional[str] = None
 
     def begin(self) -> bool:
@@ -90,6 +91,8 @@ class Call:
 
     def stop(self, why: str) -> None:
         """TERM, then KILL after the grace; `why` is "cancelled" or "timed_out"."""
+        if os.getpid() != self._pid:
+            return  # a forked child cancels its copy of the token: the tool is its parent's
         with self._lock:
             if self.verdict is None:
                 self.verdict = why
