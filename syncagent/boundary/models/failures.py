@@ -14,7 +14,7 @@ from syncagent.errors import ModelError
 
 __all__ = ["error_of_object", "error_of_status", "retry_after"]
 
-#: A longer wait than this is no advice, and more than a thread can sleep for is an OverflowError.
+#: A longer wait is taken as this one, in seconds: it is no wait that anybody obeys, but it says so.
 _LONGEST_WAIT = 366 * 24 * 3600.0
 
 #: How much of a provider's text goes into a message.
@@ -161,8 +161,8 @@ def retry_after(headers: Mapping[str, str], *, now: Optional[float] = None) -> O
     """The seconds after which the provider wants the next attempt; None if it doesn't say.
 
     Reads `Retry-After-Ms` and `Retry-After`, the latter in seconds or as an HTTP date; what lies in
-    the past is 0, what can't be read or lies more than a year ahead is None. `now` is in seconds
-    since the epoch.
+    the past is 0, what lies more than a year ahead is a year, what can't be read is None. `now` is in
+    seconds since the epoch.
     """
     lower = {name.lower(): value for name, value in headers.items()}
     milliseconds = _number(lower.get("retry-after-ms", ""))
@@ -178,8 +178,8 @@ def retry_after(headers: Mapping[str, str], *, now: Optional[float] = None) -> O
     return _usable(seconds)
 
 
-def _usable(seconds: float) -> Optional[float]:
-    return max(0.0, seconds) if seconds <= _LONGEST_WAIT else None
+def _usable(seconds: float) -> float:
+    return min(max(0.0, seconds), _LONGEST_WAIT)
 
 
 def _number(value: str) -> Optional[float]:
