@@ -48,6 +48,15 @@ def test_nobody_is_behind_no_number_or_an_unknown_one(places, conn):
     assert find_holder(conn, places, 4711) is None
 
 
+def test_nobody_is_alive_where_the_folder_of_the_locks_was_replaced_by_a_file(places, conn):
+    lock = RunnerLock.take(places, ForkGuard(places.path))
+    runner = enter_runner(conn, lock)
+    lock.drop(ForkGuard(places.path))
+    os.rmdir(places.runners)
+    with open(places.runners, "w"):
+        assert find_holder(conn, places, runner) is None
+
+
 def test_two_who_ask_about_a_dead_runner_do_not_see_each_other(places, conn):
     """A probe that locked the file would make the other take the dead for alive."""
     guard = ForkGuard(places.path)

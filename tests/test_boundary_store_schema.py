@@ -12,6 +12,7 @@ import threading
 
 import pytest
 import store_child
+from test_boundary_store_forks import in_child
 
 from syncagent.boundary.store import schema
 from syncagent.boundary.store.faults import Patience
@@ -399,6 +400,29 @@ def test_somebody_who_may_only_read_reads_it(left):
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         read_as_nobody(pathlib.Path(name) / "store", left)
+
+
+@pytest.mark.concurrent
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may write nothing")
+def test_what_cannot_be_read_says_why():
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        path = pathlib.Path(name) / "a.db"
+        child = store_child.start("hold", path, "s1")
+        assert child.stdout.readline().startswith("held")
+        store_child.kill(child)
+        os.unlink(f"{path}-shm")  # as in a copy that somebody made
+
+        def read():
+            os.setuid(65534)
+            with pytest.raises(StoreFailed, match=why):
+                schema.open_reader(Places.of(path))
+            return True
+
+        for mode, why in ((0o600, "no permission"), (0o644, "copy a.db and a.db-wal elsewhere")):
+            os.chmod(path, mode)
+            os.chmod(f"{path}-wal", mode)
+            assert in_child(read) == 0
 
 
 def read_as_nobody(folder, left):

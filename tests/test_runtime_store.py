@@ -12,6 +12,7 @@ import pytest
 from runtime_parts import LONG, SOON, Background, Held, kinds, results, said
 
 from syncagent.boundary.tools.base import tool
+from syncagent.cancel import CancellationToken, Cancelled
 from syncagent.errors import (
     SessionExists,
     SessionLive,
@@ -393,3 +394,22 @@ def test_a_store_that_cannot_be_written_says_so_at_the_first_use(tmp_path):
 def test_a_store_that_would_lose_events_is_refused(tmp_path, options):
     with pytest.raises(ValueError):
         Store(tmp_path / "runs.db", **options)
+
+
+def test_threads_that_load_a_cold_session_at_once_all_get_it_and_so_does_who_opens_it(home):
+    home.store.create("s").close()
+    held = home.points.hold("store.flush")
+    loads = [Background(home.store.load, "s") for _ in range(3)]
+    assert held.reached.wait(LONG)
+    opening = Background(home.store.open, "s")
+    with CancellationToken() as token:
+        impatient = Background(home.store.open, "s", token=token)
+        token.cancel()
+        with pytest.raises(Cancelled):
+            impatient.result()
+    assert not opening.done
+    held.release()
+    with opening.result():
+        assert [load.result() for load in loads] == [[], [], []]
+        with pytest.raises(SessionLive):
+            home.store.open("s")

@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 import time
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set, Union
 
 from syncagent.boundary.store.protocol import Backend, Inspected, Opened, SessionInfo
 from syncagent.cancel import CancellationToken
@@ -42,6 +42,7 @@ class Store:
         self._backend: Backend = SQLiteStore(path, durability=durability, journal=journal, points=points)
         self._guard = locks.guard("store sessions", self._backend.path)
         self._live: Dict[str, Session] = {}
+        self._entering: Set[str] = set()  # what a thread opens or loads at this moment
 
     @property
     def path(self) -> str:
@@ -71,6 +72,12 @@ class Store:
         `steal` takes it from an owner that can't be asked, on another host; that owner can write no
         more. Raises `SessionNotFound`, `SessionLive`, `InvalidLog` or a `StoreError`.
         """
+        with self._in_hand(session, token):
+            return self._open(session, steal=steal, token=token)
+
+    def _open(
+        self, session: str, *, steal: bool = False, token: Optional[CancellationToken] = None
+    ) -> Session:
         failed = _Failure()
         opened = self._backend.open(session, steal=steal, on_failure=failed, token=token)
         return self._enter(session, opened, failed)
@@ -110,16 +117,45 @@ class Store:
         Live here: waits until they are durable, or raises `SessionOpenTurn`. Live elsewhere:
         `SessionLive`. Cold: it is repaired, read and let go.
         """
-        with self._guard:
-            live = self._live.get(session)
-        if live is not None:
+        while True:
+            with self._in_hand(session) as live:
+                if live is None:
+                    with self._open(session) as opened:
+                        return opened.load()
             try:
                 return live.load()
             except LeaseLost:
                 if not live.closed:
                     raise  # else it was given back meanwhile, and the session is cold
-        with self.open(session) as opened:
-            return opened.load()
+
+    @contextlib.contextmanager
+    def _in_hand(
+        self, session: str, token: Optional[CancellationToken] = None
+    ) -> Iterator[Optional[Session]]:
+        """One thread at a time opens or loads a session; who comes second sees what came of it.
+
+        Gives the session if it is live here.
+        """
+        with contextlib.ExitStack() as stack:
+            if token is not None:
+                stack.enter_context(token.on_cancel(self._wake))
+            stack.enter_context(self._guard)
+            while session in self._entering:
+                if token is not None:
+                    token.raise_if_cancelled()
+                self._guard.wait()
+            self._entering.add(session)
+            live = self._live.get(session)
+        try:
+            yield live
+        finally:
+            with self._guard:
+                self._entering.discard(session)
+                self._guard.notify_all()
+
+    def _wake(self) -> None:
+        with self._guard:
+            self._guard.notify_all()
 
     def inspect(self, session: str) -> List[Event]:
         """The events of any session, writing nothing: a cold one with its closers added in memory,

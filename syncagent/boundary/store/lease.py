@@ -98,7 +98,7 @@ def _is_locked(path: str) -> bool:
     """Whether its owner lives. A shared lock, so that two who ask at once don't see each other."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except PermissionError:
         return True  # another user's: it can't be asked

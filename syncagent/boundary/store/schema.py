@@ -102,7 +102,7 @@ def open_writer(places: Places, *, journal: str, patience: Patience) -> sqlite3.
 def open_reader(places: Places) -> Optional[sqlite3.Connection]:
     """A connection that can't write; None if there is no database, or an empty one.
 
-    Raises `NotAStore`, `StoreTooNew` and SQLite's own errors.
+    Raises `NotAStore`, `StoreTooNew`, `StoreFailed` and SQLite's own errors.
     """
     _check_kind(places.path)
     if places.is_missing():
@@ -115,11 +115,24 @@ def open_reader(places: Places) -> Optional[sqlite3.Connection]:
         if os.path.exists(places.path + "-journal"):
             # A commit without a write-ahead log was cut short: who opens the file next undoes it.
             return _open_to_read(places.path, "mode=rw")
+        if not os.access(places.path, os.R_OK):
+            text = f"{places.path} can't be read: this user has no permission"
+            raise StoreFailed(text, path=places.path) from exc
         if os.path.exists(places.wal):
-            raise
+            raise _unreadable_log(places, exc)
         # In a folder that can't be written the files of a log can't be made. While there is none,
         # nobody has the database open to write, so it can be read as it stands.
         return _open_to_read(places.path, "mode=ro&immutable=1")
+
+
+def _unreadable_log(places: Places, exc: sqlite3.Error) -> Exception:
+    """What to say of a log that was left behind, where SQLite can't make the file it needs beside it."""
+    folder = os.path.dirname(places.path)
+    if os.access(folder, os.W_OK):
+        return exc
+    both = f"{os.path.basename(places.path)} and {os.path.basename(places.wal)}"
+    text = f"{places.path} can't be read while {folder} can't be written: copy {both} elsewhere"
+    return StoreFailed(text, path=places.path)
 
 
 def _glance(places: Places) -> None:
