@@ -416,7 +416,12 @@ def test_a_refused_connection_can_be_tried_again():
     assert (caught.value.code, caught.value.retryable) == ("connection", True)
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:80", "ftp://host/v1", "http://", "/v1"])
+@pytest.mark.parametrize(
+    "url",
+    ["127.0.0.1:80", "ftp://host/v1", "http://", "/v1", "http://[::1", "http://u:p4ss/", "http://..../"]
+    + [f"http://host:{port}/v1" for port in ("0", "99999", "-1", "9x")]
+    + ["http://a b/", "http://host/v1\nX: y", "http://host/\x7f"],
+)
 def test_an_address_that_is_no_http_address_is_refused(url):
     with pytest.raises(ValueError, match="base_url"):
         ChatModel("m", base_url=url)

@@ -207,13 +207,24 @@ def _join(pieces: Iterable[bytes]) -> bytes:
 
 
 def _endpoint(base_url: str) -> str:
-    parts = urlsplit(base_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not _is_address(base_url):
         raise ValueError("base_url must be an http or https address, such as http://127.0.0.1:8000/v1")
+    parts = urlsplit(base_url)
     path = parts.path.rstrip("/")
     if not path.endswith("/chat/completions"):
         path += "/chat/completions"
     return parts._replace(path=path, fragment="").geturl()
+
+
+def _is_address(text: str) -> bool:
+    """Whether the text is an address that can be asked. No reason is given: it would quote secrets."""
+    try:
+        parts = urlsplit(text)
+        port, host = parts.port, parts.hostname or ""
+    except ValueError:  # of its port, or of brackets that don't fit
+        return False
+    named = all(host.rstrip(".").split("."))  # the libraries below take port 0 for none
+    return parts.scheme in ("http", "https") and named and port != 0 and not re.search(r"[\x00-\x20\x7f]", text)
 
 
 def _headers(api_key: Optional[str], given: Mapping[str, str]) -> Dict[str, str]:
