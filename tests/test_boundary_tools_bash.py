@@ -86,6 +86,12 @@ def test_the_end_of_a_command_is_told(
     assert (output.text, output.error, output.message) == (text, error, message)
 
 
+def test_a_command_in_the_background_that_goes_on_talking_is_stopped_and_that_is_told(bench: Bench) -> None:
+    output = bench.run("(while :; do echo x; sleep .1; done) & echo hi")
+    assert "hi\n" in output.text and output.error is None
+    assert output.text.endswith("stopped; background output not collected]")
+
+
 def test_a_command_that_is_not_found_is_told(bench: Bench) -> None:
     output = bench.run("no-such-command-here")
     assert "no-such-command-here: command not found\n[exit code 127]" in output.text
