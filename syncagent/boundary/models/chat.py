@@ -224,7 +224,8 @@ def _is_address(text: str) -> bool:
     except ValueError:  # of its port, or of brackets that don't fit
         return False
     named = all(host.rstrip(".").split("."))  # the libraries below take port 0 for none
-    return parts.scheme in ("http", "https") and named and port != 0 and not re.search(r"[\x00-\x20\x7f]", text)
+    plain = not re.search(r"[\x00-\x20\x7f]", text)
+    return parts.scheme in ("http", "https") and named and plain and port != 0
 
 
 def _headers(api_key: Optional[str], given: Mapping[str, str]) -> Dict[str, str]:
