@@ -45,8 +45,11 @@ def children_of(pid: int) -> List[int]:
     """The children of all threads of a process."""
     found: List[int] = []
     for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/children") as file:
-            found += [int(child) for child in file.read().split()]
+        try:
+            with open(f"/proc/{pid}/task/{task}/children") as file:
+                found += [int(child) for child in file.read().split()]
+        except OSError:  # that thread has just ended
+            pass
     return found
 
 
