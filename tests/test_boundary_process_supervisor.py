@@ -182,10 +182,12 @@ def test_a_guard_killed_while_its_call_is_being_cancelled_ends_as_cancelled(proc
 
 
 def test_a_tool_that_kills_its_own_guard_gains_nothing(processes: Processes) -> None:
+    """Many times, as a child that is handed on while the supervisor looks was missed one time in eighty."""
     mark = Mark()
-    with pytest.raises(ProcessError, match="guard"):
-        bash(processes, "setsid sleep 60 & kill -9 $PPID; sleep 60", env=mark.env)
-    assert mark.pids() == []
+    for _ in range(40):
+        with pytest.raises(ProcessError, match="guard"):
+            bash(processes, "setsid sleep 60 & kill -9 $PPID; sleep 60", env=mark.env)
+        assert mark.pids() == []
 
 
 # -- the supervisor -------------------------------------------------------------------------------

@@ -133,11 +133,14 @@ class Supervisor:
                 self.leave(control, "over")
 
     def hunt(self) -> None:
-        """KILL what lost guards have left, and say so once there is nothing."""
-        orphans = proctree.descendants(set(self.guards))
-        for process, stat in orphans.items():
+        """KILL what lost guards have left, and say so once there is nothing.
+
+        One that ends while we look hands its children to us unseen, so even a zombie means that we
+        have to look again. Nobody but us takes a child from our list: an empty one is the truth.
+        """
+        for process, stat in proctree.descendants(set(self.guards)).items():
             proctree.send(process, stat, signal.SIGKILL)
-        if orphans:
+        if set(proctree.children_of(os.getpid())) - set(self.guards):
             return
         for control, status in self.lost.items():
             self.leave(control, f"lost {status}")
