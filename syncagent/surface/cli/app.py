@@ -104,7 +104,7 @@ def _invoke(args: Optional[Sequence[str]]) -> int:
 def _meaning(exc: SyncagentError) -> Tuple[int, str]:
     """The exit code of an error, and what its text doesn't say: what to do."""
     if isinstance(exc, SessionLive):
-        return 75, "; wait for it to end, or stop that process"
+        return 75, ""  # its text says what to do
     if isinstance(exc, SessionExists):
         return 2, ", or another file with --db"
     if isinstance(exc, SessionNotFound):
