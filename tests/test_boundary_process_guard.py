@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from typing import Any, Dict, Iterator
@@ -308,3 +309,19 @@ def test_a_reaped_leader_s_group_is_never_signalled(monkeypatch: pytest.MonkeyPa
     it.term({})
     it.kill({}, 1.0)
     it.signal_group(signal.SIGKILL)
+
+
+def test_what_leaves_its_group_as_that_is_signalled_gets_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`setsid` starts like this: otherwise it would run on until the grace is over."""
+    monkeypatch.setattr(os, "killpg", lambda group, signum: None)
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as child:
+        seen = proctree.stat_of(child.pid)
+        assert seen is not None
+        it = a_guard()
+        it.reaped = False
+        it.leader = seen.group = os.getpgid(0)
+        it.term({proctree.Process(child.pid, seen.start): seen})
+        try:
+            assert child.wait(DEADLINE) == -signal.SIGTERM
+        finally:
+            child.kill()

@@ -246,10 +246,12 @@ class Guard:
             self.termed = set()
             self.signal_group(signal.SIGTERM)
             self.signal_group(signal.SIGCONT)  # a stopped process takes no TERM
-        for process, stat in alive.items():
+        for process, seen in alive.items():
             self.note_leftover(process)
             if process not in self.termed:
                 self.termed.add(process)
+                # It may have left the group since it was seen, and then the group's signal has missed it.
+                stat = proctree.stat_of(process.pid) or seen
                 if not first or self.reaped or stat.group != self.leader:
                     proctree.send(process, stat, signal.SIGTERM)
                     proctree.send(process, stat, signal.SIGCONT)
