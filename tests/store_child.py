@@ -80,7 +80,7 @@ def kill(child):
 def some_turn(rng):
     """A whole turn of a few chunks and calls."""
     log = Log().asking()
-    for _ in range(rng.randrange(20)):
+    for _ in range(rng.randrange(10)):
         log.chunk("x" * rng.randrange(30))
     ids = [f"c{n}" for n in range(rng.randrange(3))]
     log.says("Let me look.", *calls(*ids))
@@ -263,7 +263,7 @@ def run_fork_often(path):
     feeder = threading.Thread(target=feed)
     feeder.start()
     ended = 0
-    for _ in range(20):
+    for _ in range(10):
         pid = os.fork()
         if pid == 0:
             return  # and out through the interpreter's end

@@ -192,6 +192,7 @@ def test_an_error_status_is_an_answer_and_its_body_can_be_read_in_part(token: Ca
             assert response.read() == b""
 
 
+@pytest.mark.once
 def test_a_large_body_is_sent_whole_though_it_takes_longer_than_the_connect_time_out(
     token: CancellationToken,
 ) -> None:

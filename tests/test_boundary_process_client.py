@@ -131,6 +131,7 @@ def test_many_threads_run_at_once_and_get_their_own_results(processes: Processes
         assert (result.exit_code, result.output) == (at, f"{at}\n")
 
 
+@pytest.mark.once
 def test_half_of_many_calls_are_cancelled_and_the_others_do_not_notice(processes: Processes) -> None:
     script = "setsid sleep 60 & echo go; read x < <(sleep 1); exit"
     calls = [Running(processes, f"{script} {at}") for at in range(16)]

@@ -63,6 +63,7 @@ def test_a_cancel_leaves_nothing_of_the_tree(processes: Processes, script: str) 
     assert call.mark.pids() == []
 
 
+@pytest.mark.once
 def test_a_fork_bomb_that_leaves_its_group_ends(processes: Processes) -> None:
     script = """
 import os, time

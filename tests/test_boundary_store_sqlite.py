@@ -143,7 +143,7 @@ def test_a_flush_whose_token_is_cancelled_does_not_begin(tmp_path):
 
 
 @given(valid_logs(turns=3), st.data())
-@examples(40)
+@examples(20)
 def test_opening_a_cold_session_equals_a_fold_of_all_its_events(tmp_path_factory, events, data):
     """Wherever it was cut, however it was packed, in how many batches."""
     cut = events[: data.draw(st.integers(0, len(events)))]
@@ -231,6 +231,7 @@ def test_a_session_that_becomes_live_before_the_repair_is_written_is_not_repaire
 # -- kills ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.once
 @pytest.mark.concurrent
 def test_after_kill_9_nothing_acknowledged_is_lost(tmp_path):
     """Twenty times, at random times; what was torn swallows nothing that comes after it."""
@@ -300,6 +301,7 @@ def open_and_die(path, journal, statement):
     return code != 0
 
 
+@pytest.mark.once
 @pytest.mark.concurrent
 @pytest.mark.parametrize("journal", ["wal", "delete"])
 def test_a_kill_before_any_statement_of_a_repair_leaves_all_of_it_or_nothing(tmp_path, journal):
@@ -398,6 +400,7 @@ def test_of_two_processes_that_open_a_cold_session_one_wins(tmp_path):
     assert closed == 3 and len(events) == len(log.events) + 3 and check(events).phase == "idle"
 
 
+@pytest.mark.once
 @pytest.mark.concurrent
 def test_sessions_of_several_processes_do_not_disturb_each_other(tmp_path):
     path = tmp_path / "a.db"
@@ -504,6 +507,7 @@ def test_a_forked_child_is_refused_and_harms_nobody(tmp_path):
 
 
 @pytest.mark.concurrent
+@pytest.mark.once
 def test_a_child_that_leaves_by_the_front_door_does_not_hang(tmp_path):
     """Its interpreter ends in the usual way, with the parent's writer in the middle of commits."""
     start = "import store_child; store_child.main()"
@@ -514,7 +518,7 @@ def test_a_child_that_leaves_by_the_front_door_does_not_hang(tmp_path):
         text=True,
         timeout=100,
     )
-    assert child.returncode == 0 and child.stdout == "children 20\n"
+    assert child.returncode == 0 and child.stdout == "children 10\n"
     events = list(SQLiteStore(tmp_path / "a.db").read("s"))
     assert check(events).seq == len(events) > 0
     assert integrity(tmp_path / "a.db") == "ok"

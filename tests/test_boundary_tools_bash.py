@@ -104,6 +104,7 @@ def test_a_time_out_keeps_the_output(bench: Bench) -> None:
     assert output.message == "timed out after 1 s and was stopped"
 
 
+@pytest.mark.once
 def test_a_clean_exit_after_the_time_out_is_a_time_out(bench: Bench) -> None:
     output = bench.run("trap 'echo bye; exit 0' TERM; sleep 60 & wait", timeout=1.5)
     assert output.error == "TIMEOUT"

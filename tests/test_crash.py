@@ -164,7 +164,13 @@ def sweep(nursery, tmp_path_factory):
         yield made
 
 
-@pytest.mark.parametrize("point", sorted({*STORE_POINTS, *TURN_POINTS} - {"store.repair.before_commit"}))
+@pytest.mark.parametrize(
+    "point",
+    [
+        point if point == "store.append" else pytest.param(point, marks=pytest.mark.once)
+        for point in sorted({*STORE_POINTS, *TURN_POINTS} - {"store.repair.before_commit"})
+    ],
+)
 def test_a_turn_killed_anywhere_goes_on_after_the_next_open(sweep, point):
     survived = threading.Event()
     numbers = itertools.count(1)
@@ -240,6 +246,7 @@ def test_a_repair_that_is_killed_leaves_the_log_as_it_was(nursery, path, at, exp
 # -- killed at random -----------------------------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_nothing_acknowledged_is_lost_and_the_log_goes_on_whenever_it_is_killed(nursery, path):
     """Each runtime goes on where the one before was killed; then one event more is added, whole."""
     seed = random.randrange(1 << 30)

@@ -1,6 +1,7 @@
 """The house rules that a machine can see: which layer may import what, and how large things may be."""
 
 import ast
+import functools
 import pathlib
 import sys
 
@@ -37,6 +38,7 @@ MAX_MODULE = 400  # lines
 MAX_FUNCTION = 40  # lines of its body
 
 
+@functools.lru_cache(maxsize=None)
 def tree(module):
     return ast.parse((ROOT / module).read_text(encoding="utf-8"), module)
 

@@ -264,7 +264,7 @@ def test_a_call_that_never_started_may_be_retried():
 # -- properties ---------------------------------------------------------------------------------------
 
 
-@examples(100)
+@examples(50)
 @given(valid_logs(kills=0.04))
 def test_every_beginning_closes_to_a_valid_log_as_the_rules_say(events):
     """A second repair adds nothing, and the same log gets the same bytes."""
@@ -302,7 +302,7 @@ def test_closers_in_any_other_order_are_refused(name):
             check(events, copy.deepcopy(state))
 
 
-@examples(60)
+@examples(30)
 @given(valid_logs(kills=0.04), st.randoms(use_true_random=False))
 def test_closers_of_any_beginning_are_refused_in_another_order(events, rng):
     """Two of them change places, at random; nothing in between is taken for a closed log."""
@@ -387,7 +387,7 @@ def test_an_idle_log_needs_no_closers():
         assert closers(check(log.events)) == closers(check(log.events), "aborted") == []
 
 
-@examples()
+@examples(50)
 @given(valid_logs(), st.sampled_from(["aborted", "completed", "error", "blocked", "max_tokens"]))
 def test_every_beginning_of_a_living_turn_closes_or_waits_for_a_call(events, reason):
     for beginning in prefixes(events):

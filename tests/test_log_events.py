@@ -104,7 +104,7 @@ def test_a_field_that_is_missing_is_named(type, key):
 @pytest.mark.parametrize("type, key", [(type, key) for type in SAMPLES for key in SAMPLES[type]["data"]])
 def test_a_field_of_another_kind_is_named(type, key):
     """Nothing takes an unprintable number, and what takes a string takes nothing else."""
-    for wrong in (10**5000, -1, 1.0, 1.5, object(), {1}, math.nan, ["\ud800"], [[]], nested(100_000)):
+    for wrong in (10**5000, -1, 1.0, 1.5, object(), {1}, math.nan, ["\ud800"], [[]], nested(2000)):
         item = copy.deepcopy(SAMPLES[type])
         item["data"][key] = wrong
         try:
@@ -220,7 +220,7 @@ def survives(item):
     assert exact(Event.from_text(event.seq, event.time, event.type, written).data) == exact(item["data"])
 
 
-@examples(300)
+@examples(150)
 @given(st.data())
 def test_no_value_in_any_field_is_more_than_refused(data):
     item = copy.deepcopy(SAMPLES[data.draw(st.sampled_from(sorted(SAMPLES)))])
@@ -230,7 +230,7 @@ def test_no_value_in_any_field_is_more_than_refused(data):
     survives(item)
 
 
-@examples(200)
+@examples()
 @given(st.data())
 def test_no_data_of_any_type_is_more_than_refused(data):
     type = data.draw(st.sampled_from([*sorted(SAMPLES), "weather/changed", ""]) | st.text(max_size=3))
@@ -238,7 +238,7 @@ def test_no_data_of_any_type_is_more_than_refused(data):
     survives({"seq": data.draw(ANY), "time": data.draw(ANY), "type": type, "data": {"turn": 1}})
 
 
-@examples(200)
+@examples()
 @given(st.text() | ANY.map(lambda value: json.dumps(value, default=str)), st.sampled_from(sorted(SAMPLES)))
 def test_no_text_is_more_than_refused(written, type):
     try:
@@ -271,7 +271,7 @@ def test_a_row_keeps_its_text_as_it_is(written):
     assert exact(event.data) == exact(json.loads(written))
 
 
-@examples()
+@examples(50)
 @given(valid_logs())
 def test_a_log_reads_back_from_its_rows_and_from_its_lines(events):
     rows = [(event.seq, event.time, event.type, event.text) for event in events]

@@ -92,7 +92,7 @@ JSON = st.recursive(
 )
 
 
-@examples(200)
+@examples()
 @given(JSON)
 def test_what_can_be_written_reads_back_equal(value):
     assert json.dumps(decode(encode(value))) == json.dumps(value)

@@ -97,7 +97,7 @@ def test_a_log_without_turns_has_consumed_nothing():
     assert consumed_work([]) == ConsumedWork(None, False)
 
 
-@examples(150)
+@examples(75)
 @given(valid_logs(kills=0.04, noise=0.25))
 def test_the_folds_say_what_a_search_of_the_whole_log_says(events):
     dicts = [event.to_dict() for event in events]
@@ -109,7 +109,7 @@ def test_the_folds_say_what_a_search_of_the_whole_log_says(events):
         assert waiting == naive_pending(dicts[:n])
 
 
-@examples()
+@examples(50)
 @given(valid_logs(kills=0.04))
 def test_no_accepted_message_is_lost(events):
     """Each one waits, has entered, was dropped or replaced, or is in the open turn's hands."""
@@ -154,7 +154,7 @@ def unpaired(messages):
     return len(messages) if waiting else None
 
 
-@examples(150)
+@examples(75)
 @given(valid_logs(kills=0.04))
 def test_the_transcript_of_every_closed_beginning_pairs_calls_with_results(events):
     for beginning in prefixes(events):
@@ -165,7 +165,7 @@ def test_the_transcript_of_every_closed_beginning_pairs_calls_with_results(event
         assert len(set(ids)) == len(ids)
 
 
-@examples()
+@examples(50)
 @given(valid_logs(kills=0.04))
 def test_a_transcript_that_is_kept_up_is_the_one_that_is_derived(events):
     kept = Transcript()

@@ -105,7 +105,7 @@ def test_what_a_living_turn_appends_is_held_to_the_same_shape_as_what_is_read():
 # -- properties ---------------------------------------------------------------------------------------
 
 
-@examples()
+@examples(50)
 @given(valid_logs())
 def test_a_valid_log_is_accepted_event_by_event(events):
     state = LogState()
@@ -172,7 +172,7 @@ def mutated_logs(draw):
     return dicts
 
 
-@examples(300)
+@examples(100)
 @given(mutated_logs())
 def test_advance_refuses_with_a_rule_and_changes_nothing_or_accepts(dicts):
     """And what it refused is as if it had never been tried."""
@@ -233,12 +233,14 @@ def seconds_for(count):
     return took
 
 
+@pytest.mark.once
 def test_a_long_answer_costs_linear_time():
     small = min(seconds_for(2_000) for _ in range(2))
     large = seconds_for(20_000)
     assert large < 40 * small  # quadratic would be 100 times
 
 
+@pytest.mark.once
 def test_much_output_of_a_call_costs_linear_time():
     def took(count):
         log = running("c1")

@@ -15,7 +15,7 @@ def kept(state):
     return LogState.load(json.loads(json.dumps(state.dump())))
 
 
-@examples(150)
+@examples(75)
 @given(valid_logs(kills=0.04, noise=0.25))
 def test_a_state_that_was_kept_goes_on_like_one_that_was_not(events):
     """At each balanced place of a log, and to its end: the same state, and the same order of the inbox."""

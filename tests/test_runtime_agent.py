@@ -334,10 +334,14 @@ def test_context_variables_of_the_sender_reach_every_boundary_and_leak_to_no_sib
 # -- the whole way -------------------------------------------------------------------------------------
 
 
+def chat(server, **options):
+    return ChatModel("m", base_url=server.url, api_key="k", **options)
+
+
 def test_a_turn_over_http_with_a_real_process(home):
     script = [["Let me look.", call("bash", {"command": "echo $((6 * 7))"})], ["It is ", "42."]]
-    with ModelServer(script) as server:
-        agent = home.agent(ChatModel("m", base_url=server.url, api_key="k"), tools=[bash])
+    with ModelServer(script) as server, chat(server) as model:
+        agent = home.agent(model, tools=[bash])
         result = agent.run("what is it?")
         assert (result.reason, result.text) == ("completed", "It is 42.")
         results = [message for message in server.requests[1].body["messages"] if message["role"] == "tool"]
@@ -352,8 +356,8 @@ def test_a_real_process_dies_with_its_turn_and_the_next_request_pairs_up(home, t
     slow = f"echo begun > {file('begun')}; sleep 60; echo late > {file('late')}"
     commands = ["echo one", slow, "echo no"]
     script = [[call("bash", {"command": command}) for command in commands], "understood"]
-    with ModelServer(script) as server:
-        agent = home.agent(ChatModel("m", base_url=server.url, api_key="k"), tools=[bash], max_parallel=1)
+    with ModelServer(script) as server, chat(server) as model:
+        agent = home.agent(model, tools=[bash], max_parallel=1)
         future = agent.send("go")
         until(lambda: file("begun").exists(), "the command")
         agent.cancel()
@@ -380,17 +384,18 @@ def test_two_agents_with_real_processes_share_no_stop(home):
     assert said(second.model.requests[1])[-1] == ("tool", "ok\n")
 
 
+@pytest.mark.once
 def test_a_slow_stream_that_is_alive_is_not_cut(home):
     script = [["a", delay(0.4), "b", delay(0.4), "c", delay(0.4), "d", delay(0.4), "e"]]
-    with ModelServer(script) as server:
-        agent = home.agent(ChatModel("m", base_url=server.url, api_key="k", idle_timeout=1.0))
+    with ModelServer(script) as server, chat(server, idle_timeout=1.0) as model:
+        agent = home.agent(model)
         assert agent.run("x").text == "abcde"
         agent.close()
 
 
 def test_a_stream_that_goes_silent_ends_the_turn_and_its_text_stays(home):
-    with ModelServer([["a", "b", stall()]]) as server:
-        agent = home.agent(ChatModel("m", base_url=server.url, api_key="k", idle_timeout=0.3))
+    with ModelServer([["a", "b", stall()]]) as server, chat(server, idle_timeout=0.3) as model:
+        agent = home.agent(model)
         result = agent.run("x")
         agent.close()
     assert (result.reason, result.error.code, result.partial_text) == ("error", "timeout", "ab")

@@ -544,7 +544,7 @@ def itself():
 
 def deep():
     value = []
-    for _ in range(1_000_000):
+    for _ in range(100_000):
         value = [value]
     return value
 

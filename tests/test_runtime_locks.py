@@ -262,6 +262,7 @@ def test_no_lock_is_held_when_another_store_takes_the_session(strict):
                     notices()
 
 
+@pytest.mark.once
 def test_many_threads_at_once_break_no_order(strict):
     agent = busy_agent(strict, (["a", call("work")] if number % 3 == 0 else "b" for number in range(1000)))
     stop = threading.Event()

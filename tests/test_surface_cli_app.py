@@ -167,6 +167,7 @@ def test_closed_streams_are_no_crash(command):
 
 
 @pytest.mark.concurrent
+@pytest.mark.once
 def test_any_locale_is_enough(command):
     command.make("s1", "naïve 日本", prompt="größe")
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}

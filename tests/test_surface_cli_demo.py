@@ -14,6 +14,7 @@ def run(*args: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.once
 def test_the_demo_keeps_the_database_that_is_named(tmp_path: Path) -> None:
     path = str(tmp_path / "demo.db")
     shown = run("demo", "--db", path)

@@ -7,6 +7,7 @@ import pytest
 from commands import NASTY, harmless
 from hypothesis import given
 from hypothesis import strategies as st
+from logs import examples
 
 from syncagent.surface.cli.text import json_line, one_line, printable, shortened, when
 
@@ -29,6 +30,7 @@ def test_a_control_character_is_shown_as_its_escape(text, shown):
     assert printable(text) == shown
 
 
+@examples()
 @given(st.text())
 def test_nothing_that_is_printable_can_do_anything(text):
     assert harmless(printable(text))
@@ -37,6 +39,7 @@ def test_nothing_that_is_printable_can_do_anything(text):
     printable(text).encode("utf-8")
 
 
+@examples()
 @given(st.text(), st.integers(2, 50))
 def test_one_line_is_one_line_of_that_width(text, width):
     line = one_line(text, width)
@@ -62,6 +65,7 @@ json_values = st.recursive(
 )
 
 
+@examples(50)
 @given(json_values, st.booleans())
 def test_a_line_of_json_is_one_line_and_reads_back_equal(value, ascii_only):
     line = json_line(value, ascii_only=ascii_only)

@@ -128,6 +128,7 @@ done([name, reason(result), result.partial_text, via, kinds, handlers() == befor
     assert found == [f"SystemExit {code}", "aborted", "so far", [name.lower()], ["aborted"], True]
 
 
+@pytest.mark.once
 def test_a_burst_of_ctrl_c_never_hangs_and_each_turn_ends_once(child):
     found = child("""
 names = []
@@ -161,6 +162,7 @@ done([sorted(set(names)), len(names), sorted(set(kinds)), len(kinds), handlers()
     assert found == [["KeyboardInterrupt"], 10, ["aborted"], 10, True]
 
 
+@pytest.mark.once
 def test_a_ctrl_c_at_any_moment_tears_no_turn(child):
     found = child("""
 import random

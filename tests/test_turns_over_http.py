@@ -36,12 +36,14 @@ class World:
     def __init__(self, home):
         self._home = home
         self._servers = []
+        self._models = []
 
     def agent(self, script, *, model=None, **options):
         self.server = ModelServer(script)
         self._servers.append(self.server)
         options.setdefault("tools", [bash])
         chat = ChatModel("any", base_url=self.server.url, trust_env=False, **(model or {}))
+        self._models.append(chat)
         return self._home.agent(chat, **options)
 
     def bodies(self):
@@ -54,8 +56,8 @@ class World:
 
     def close(self):
         self._home.close()
-        for server in self._servers:
-            server.close()
+        for each in (*self._models, *self._servers):
+            each.close()
 
 
 @pytest.fixture
@@ -90,7 +92,7 @@ def entries(*parts):
 
 def test_a_stop_and_a_send_at_once_never_reach_the_wrong_request(world, home):
     """Both turns use the same connections; the stopped one's is gone, the next one's is left alone."""
-    rounds = 60
+    rounds = 30
     script = itertools.chain.from_iterable(([f"slow {n}", stall()], "echo") for n in range(rounds))
     agent = world.agent(script)
     for number in range(rounds):
@@ -271,6 +273,7 @@ def test_an_attempt_after_output_is_read_from_nothing(world, home, monkeypatch):
     assert {event.body.attempt for event in home.events(agent, "assistant/chunk")} == {1, 2}
 
 
+@pytest.mark.once
 def test_comments_are_life_wherever_they_stand_and_change_no_text(world):
     """Before the first event, between two, and inside one of several lines."""
     ping = [delay(0.2), raw(b": ping\n\n")]
