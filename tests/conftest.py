@@ -1,6 +1,7 @@
 """After every test: nothing that it started is left. Its warnings were errors, see setup.cfg."""
 
 import os
+import signal
 import uuid
 from typing import Any, Iterator
 
@@ -8,6 +9,11 @@ import leaks
 import pytest
 
 os.environ[leaks.MARK] = f"{os.getpid()}-{uuid.uuid4().hex}"
+
+# A shell ignores SIGINT for what it starts in the background, and nohup SIGHUP; children inherit that.
+for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 _FAILED = pytest.StashKey[bool]()
 
