@@ -14,9 +14,10 @@ from syncagent.boundary.models.chat import ChatModel
 from syncagent.boundary.tools.base import tool
 from syncagent.boundary.tools.bash import bash
 from syncagent.cancel import Cause
-from syncagent.errors import AgentClosed, ForkedStore, SessionLive, StoreError
+from syncagent.errors import AgentClosed, ForkedStore, SessionLive
 from syncagent.runtime.agent import Agent
 from syncagent.runtime.result import TurnFailed
+from syncagent.runtime.store import Store
 from syncagent.testing import ModelServer, ScriptedModel, call, delay, hold, stall, status
 
 pytestmark = pytest.mark.concurrent
@@ -240,20 +241,36 @@ def test_a_closed_agent_can_be_asked_what_it_was(home):
     assert [event.type for event in agent.follow()][-1] == "turn/end"
 
 
-def test_a_store_that_closes_before_its_agent_ends_its_turns(home):
-    held = Held()
-    agent = home.agent([call("work"), "never"], tools=[held.tool])
-    future = agent.send("a")
-    held.wait()
-    home.broken = True
+def test_a_store_that_closes_before_its_agents_ends_their_turns_in_order(home):
+    held = [Held(), Held()]
+    agents = [home.agent([call("work"), "never"], tools=[one.tool]) for one in held]
+    futures = [agent.send("a") for agent in agents]
+    for one in held:
+        one.wait()
     home.store.close()
-    assert agent.cancel() in (True, False)
-    held.point.release()
-    with pytest.raises((StoreError, AgentClosed)):
-        future.result(LONG)
-    assert agent.close() is True
-    with pytest.raises((StoreError, AgentClosed)):
-        agent.send("b")
+    for one, agent, future in zip(held, agents, futures):
+        assert one.ends == ["Cancelled"]
+        assert (future.result(0).reason, future.result(0).cause) == ("aborted", "disposed")
+        assert agent.close() is True
+        with pytest.raises(AgentClosed):
+            agent.send("b")
+    with Store(home.path) as store:
+        assert [info.ending for info in store.sessions()] == ["aborted", "aborted"]
+
+
+def test_a_turn_that_closes_its_own_store_is_told_so_and_goes_on(home):
+    refused = []
+
+    @tool
+    def work():
+        """Close the store."""
+        with pytest.raises(RuntimeError, match="can't wait for its own agent") as caught:
+            home.store.close()
+        refused.append(caught.value)
+        return "done"
+
+    agent = home.agent([call("work"), "and on"], tools=[work])
+    assert agent.run("go").text == "and on" and refused
 
 
 # -- follow --------------------------------------------------------------------------------------------

@@ -165,11 +165,27 @@ def test_what_the_writer_has_made_durable_by_itself_is_not_kept_either(home):
         until(lambda: session.append(note()) and len(session._recent) < 50, "the forgetting")
 
 
+class Owner:
+    """Somebody who runs no turn, and is told of failures."""
+
+    def __init__(self, store_failed):
+        self.store_failed = store_failed
+
+    def check_outside(self):
+        """It never is inside."""
+
+    def dispose(self):
+        """There is nothing to cancel."""
+
+    def wait(self, timeout, *, through):
+        """There is nothing to wait for."""
+
+
 @pytest.mark.parametrize("error", [StoreFull, StoreBusy])
 def test_events_of_a_full_or_busy_store_are_kept_and_tried_again(home, error):
     with home.store.create("s") as session:
         told = []
-        session.on_failure = told.append
+        session.owner = Owner(told.append)
         home.points.fail("store.commit.before", error("no", path=home.path), times=2)
         events = session.append(note("user"), note("hook"))
         with pytest.raises(error):
@@ -191,7 +207,7 @@ def test_a_failed_store_takes_nothing_more(home):
     session.append(note())
     session.flush()
     told = threading.Event()
-    session.on_failure = lambda error: told.set()
+    session.owner = Owner(lambda error: told.set())
     home.points.fail("store.commit.before", StoreFailed("gone", path=home.path))
     session.append(note())
     with pytest.raises(StoreFailed):

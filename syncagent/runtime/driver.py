@@ -49,7 +49,6 @@ class Driver:
     def __init__(self, work: Work) -> None:
         self.work = work
         self.session: Session = work.session
-        self.session.on_failure = self._store_failed
         self.guard = locks.guard("agent", self.session.path)
         self.inbox = Inbox(self.session, self.guard)
         self.last: Optional[TurnResult] = None
@@ -70,6 +69,7 @@ class Driver:
         self._stops = 0
         self._passed = 0
         self._passed_result: Optional[TurnResult] = None
+        self.session.owner = self
 
     @property
     def status(self) -> str:
@@ -176,7 +176,7 @@ class Driver:
         if handle.future.cancelled() and handle.cause is None:  # else we have dropped it ourselves
             self.cancel(Cause.USER, keep_inbox=True, scope="tree", via="api", only=handle)
 
-    def _store_failed(self, error: StoreError) -> None:
+    def store_failed(self, error: StoreError) -> None:
         if isinstance(error, (StoreFull, StoreBusy)):
             return  # the events are kept; the next checkpoint says so to the turn
         with self.guard:

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import time
 from collections import deque
-from typing import Any, Callable, Collection, Deque, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Callable, Collection, Deque, Dict, Iterator, List, Mapping, Optional, Protocol
 
 from syncagent.boundary.store.protocol import Backend, Opened
 from syncagent.cancel import CancellationToken
@@ -24,6 +24,22 @@ __all__ = ["Session"]
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+class Owner(Protocol):
+    """Who runs turns on the session: the driver of an agent."""
+
+    def store_failed(self, error: StoreError) -> None:
+        """The store fails, or the lease is lost; called in the writer's thread, with no lock held."""
+
+    def check_outside(self) -> None:
+        """Raise `RuntimeError` in a thread of its turn."""
+
+    def dispose(self) -> None:
+        """Cancel what runs; start nothing more."""
+
+    def wait(self, timeout: Optional[float], *, through: bool) -> Any:
+        """Return when nothing runs."""
 
 
 class Session:
@@ -43,8 +59,7 @@ class Session:
         self.id = id
         self.report = RepairReport.of(opened.closers)
         self.closed = False
-        # Called from the writer's thread with no lock held when the store fails or the lease is lost.
-        self.on_failure: Optional[Callable[[StoreError], None]] = None
+        self.owner: Optional[Owner] = None
         self._backend = backend
         self._lease = opened.lease
         self._state = opened.state
@@ -133,17 +148,27 @@ class Session:
             if not isinstance(error, (StoreFull, StoreBusy)):
                 self._failure = self._failure or error
             self._guard.notify_all()
-        if self.on_failure is not None:
-            self.on_failure(error)
+        if self.owner is not None:
+            self.owner.store_failed(error)
+
+    def check_outside(self) -> None:
+        """Raise `RuntimeError` in a turn of this session, which can't wait for its own end."""
+        if self.owner is not None:
+            self.owner.check_outside()
 
     def close(self) -> None:
         """Give the lease back after what was appended is durable, also what a full disk has kept.
 
-        May be repeated. Raises the store's error if something could not be made durable. In a forked
-        child it does nothing: the session is the parent's.
+        A turn that runs is cancelled first, with "disposed", and waited for. May be repeated. Raises
+        the store's error if something could not be made durable, and `RuntimeError` in a turn of this
+        session. In a forked child it does nothing: the session is the parent's.
         """
         if self.forked:
             return
+        self.check_outside()
+        if self.owner is not None:
+            self.owner.dispose()
+            self.owner.wait(None, through=True)
         with self._guard:
             if self.closed:
                 return

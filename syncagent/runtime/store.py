@@ -175,11 +175,17 @@ class Store:
         return self._backend.sessions()
 
     def close(self) -> None:
-        """Close what is still open here and end the writer. May be repeated; nothing in a forked child."""
+        """Close what is still open here and end the writer.
+
+        Agents that still run are closed too: their turns are cancelled with "disposed" and waited
+        for. May be repeated; does nothing in a forked child. Raises `RuntimeError` in a turn.
+        """
         if self._backend.forked:
             return
         with self._guard:
             live = list(self._live.values())
+        for session in live:
+            session.check_outside()
         try:
             for session in live:
                 with contextlib.suppress(StoreError):  # the backend's close reports the store's state
