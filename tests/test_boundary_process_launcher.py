@@ -137,3 +137,12 @@ def test_a_supervisor_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatc
     os.kill(supervisor.child.pid, signal.SIGSTOP)
     supervisor.end()
     assert supervisor.child.returncode == -signal.SIGKILL
+
+
+def test_a_supervisor_is_ended_also_when_its_file_was_finalized_first() -> None:
+    """So it goes at the end of an interpreter, in a script that has never closed its agent."""
+    supervisor = launcher.Supervisor.start()
+    assert supervisor.child.stderr is not None
+    supervisor.child.stderr.close()
+    assert supervisor.end() == ""
+    assert supervisor.child.returncode is not None

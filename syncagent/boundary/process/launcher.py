@@ -101,6 +101,8 @@ class Supervisor:
             self.child.kill()
             self.child.wait()
         assert self.child.stderr is not None
+        if self.child.stderr.closed:  # an interpreter that ends finalizes its objects in any order
+            return ""
         with self.child.stderr as stderr:
             os.set_blocking(stderr.fileno(), False)
             said = stderr.read(4096) or b""
