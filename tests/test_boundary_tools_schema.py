@@ -108,6 +108,16 @@ def test_positional_only_parameters_are_passed_by_position(context: CallContext)
     assert signature.call(signature.structure({"b": 8, "a": 1}), context) == "(1, 8, 3)"
 
 
+def test_a_positional_only_parameter_that_is_left_out_before_a_given_one_has_its_default(
+    context: CallContext,
+) -> None:
+    def tool(a: int = 1, token: Any = None, b: int = 2, /) -> str:
+        return repr((a, token is context.token, b))
+
+    signature = Signature.of(tool)
+    assert signature.call(signature.structure({"b": 5}), context) == "(1, True, 5)"
+
+
 def test_an_optional_context_and_one_under_any_name_are_filled_in(context: CallContext) -> None:
     def tool(it: Optional[CallContext] = None, *, other: "CallContext") -> bool:
         return it is other is context
@@ -164,11 +174,20 @@ async def coroutine() -> None:
     pass
 
 
+class Asynchronous:
+    async def __call__(self) -> None:
+        pass
+
+
 async def async_generator() -> Any:
     yield 1
 
 
 def starred(*names: str) -> None:
+    pass
+
+
+def starred_late(name: str, *names: str) -> None:
     pass
 
 
@@ -185,13 +204,26 @@ def unknown(x: "NoSuchName") -> None:  # type: ignore[name-defined]  # noqa: F82
     [
         (coroutine, "'coroutine' is async"),
         (async_generator, "'async_generator' is async"),
+        (functools.partial(coroutine), "'given' is async"),
+        (Asynchronous(), "'given' is async"),
         (starred, r"takes \*names"),
+        (starred_late, r"takes \*names"),
         (unspeakable, "parameter 'data' of tool 'unspeakable': <class 'bytes'> has no JSON schema"),
         (unknown, "parameter 'x' of tool 'unknown': can't resolve its annotation 'NoSuchName'"),
         (Holder.method, "'method' is a method"),
-        (functools.partial(pow, 2), "give the tool a name"),
     ],
 )
 def test_a_function_that_no_model_can_call_is_refused_with_the_reason(function: Any, text: str) -> None:
     with pytest.raises(TypeError, match=text):
-        Signature.of(function)
+        Signature.of(function, name=getattr(function, "__name__", "given"))
+
+
+def test_a_function_without_a_name_needs_one() -> None:
+    with pytest.raises(TypeError, match="give the tool a name"):
+        Signature.of(functools.partial(pow, 2))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_coroutine_that_a_wrapper_gives_back_is_closed_and_an_error(context: CallContext) -> None:
+    with pytest.raises(TypeError, match="a coroutine came back: a tool is a plain function"):
+        Signature.of(wrapped(coroutine)).call({}, context)

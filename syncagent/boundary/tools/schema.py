@@ -94,26 +94,30 @@ class Signature:
         args = []
         for parameter in self.signature.parameters.values():
             if parameter.kind is parameter.POSITIONAL_ONLY:
-                if parameter.name not in given:
-                    break  # it has a default, and so have all after it
-                args.append(given.pop(parameter.name))
-        return self.function(*args, **given)
+                args.append(given.pop(parameter.name, parameter.default))
+        result = self.function(*args, **given)
+        if inspect.isawaitable(result) or inspect.isasyncgen(result):
+            # A wrapper of an async function looks like a plain one.
+            getattr(result, "close", bool)()
+            raise TypeError(f"a {type(result).__name__} came back: a tool is a plain function that may block")
+        return result
 
 
 def _check_callable(function: Callable[..., Any], name: str) -> inspect.Signature:
     for is_async in (inspect.iscoroutinefunction, inspect.isasyncgenfunction):
-        if is_async(function):
+        if is_async(function) or is_async(getattr(type(function), "__call__", None)):
             raise TypeError(f"tool {name!r} is async; a tool is a plain function that may block")
     try:
         signature = inspect.signature(function)
     except ValueError as exc:
         raise TypeError(f"tool {name!r}: its signature can't be read: {exc}") from None
-    for parameter in signature.parameters.values():
+    parameters = list(signature.parameters.values())
+    for parameter in parameters:
         if parameter.kind is parameter.VAR_POSITIONAL:
             raise TypeError(f"tool {name!r} takes *{parameter.name}: a model names each argument")
-        if parameter.name in ("self", "cls") and "." in getattr(function, "__qualname__", ""):
-            raise TypeError(f"tool {name!r} is a method: make a tool of the bound one, tool(obj.{name})")
-        break
+    first = parameters[0].name if parameters else ""
+    if first in ("self", "cls") and "." in getattr(function, "__qualname__", ""):
+        raise TypeError(f"tool {name!r} is a method: make a tool of the bound one, tool(obj.{name})")
     return signature
 
 
