@@ -191,6 +191,14 @@ def starred_late(name: str, *names: str) -> None:
     pass
 
 
+def token_of_the_model(token: Optional[str] = None) -> None:
+    pass
+
+
+def token_by_another_name(stop: CancellationToken) -> None:
+    pass
+
+
 def unspeakable(data: bytes) -> None:
     pass
 
@@ -208,6 +216,8 @@ def unknown(x: "NoSuchName") -> None:  # type: ignore[name-defined]  # noqa: F82
         (Asynchronous(), "'given' is async"),
         (starred, r"takes \*names"),
         (starred_late, r"takes \*names"),
+        (token_of_the_model, "the parameter 'token' is the call's own"),
+        (token_by_another_name, "gets the token is named token, not 'stop'"),
         (unspeakable, "parameter 'data' of tool 'unspeakable': <class 'bytes'> has no JSON schema"),
         (unknown, "parameter 'x' of tool 'unknown': can't resolve its annotation 'NoSuchName'"),
         (Holder.method, "'method' is a method"),

@@ -12,6 +12,7 @@ from syncagent.boundary.tools.annotations import Schemas, UnsupportedAnnotation
 from syncagent.boundary.tools.arguments import bad_arguments
 from syncagent.boundary.tools.base import CallContext
 from syncagent.boundary.tools.docstring import read_docstring
+from syncagent.cancel import CancellationToken
 
 __all__ = ["Signature"]
 
@@ -141,7 +142,11 @@ def _split(
         if annotation is CallContext or CallContext in get_args(annotation):
             hidden[key] = "context"
         elif key == "token":
+            if any(it in (annotation, *get_args(annotation)) for it in (str, int, float, bool)):
+                raise TypeError(f"tool {name!r}: the parameter 'token' is the call's own; rename the model's")
             hidden[key] = "token"
+        elif CancellationToken in (annotation, *get_args(annotation)):
+            raise TypeError(f"tool {name!r}: a parameter that gets the token is named token, not {key!r}")
         else:
             types[key] = Any if annotation is parameter.empty else annotation
     return types, hidden
