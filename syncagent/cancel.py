@@ -61,18 +61,8 @@ class CancellationToken:
     """
 
     __slots__ = (
-        "cause",
-        "text",
-        "_lock",
-        "_wakeups",
-        "_children",
-        "_parent",
-        "_inherit",
-        "_next_key",
-        "_pipe",
-        "_closed",
-        "_on_close",
-        "__weakref__",
+        *("cause", "text", "_lock", "_wakeups", "_children", "_parent", "_inherit"),
+        *("_next_key", "_pipe", "_closed", "_on_close", "__weakref__"),
     )
 
     def __init__(self) -> None:
@@ -92,6 +82,10 @@ class CancellationToken:
     def __repr__(self) -> str:
         state = f"cancelled: {self.cause}" if self.cause else "closed" if self._closed else "open"
         return f"<CancellationToken {state} at {id(self):#x}>"
+
+    def __reduce__(self) -> Any:
+        # A copy would have a cause of its own, and a stop would not reach it.
+        raise TypeError("a CancellationToken can't be copied or pickled: hand on the token or a child")
 
     # -- asking -----------------------------------------------------------------------------------
 

@@ -1,7 +1,9 @@
 """What programs touch: the agent's calls, from any thread, and what they return."""
 
 import contextvars
+import copy
 import itertools
+import pickle
 import signal
 import threading
 from concurrent.futures import CancelledError
@@ -13,7 +15,7 @@ from test_boundary_store_forks import in_child
 from syncagent.boundary.models.chat import ChatModel
 from syncagent.boundary.tools.base import tool
 from syncagent.boundary.tools.bash import bash
-from syncagent.cancel import Cause
+from syncagent.cancel import CancellationToken, Cause
 from syncagent.errors import AgentClosed, ForkedStore, SessionLive
 from syncagent.runtime.agent import Agent
 from syncagent.runtime.result import TurnFailed
@@ -33,6 +35,13 @@ def test_an_agent_without_a_session_gets_a_new_one(home):
     assert first.run("x").text == "a"
     assert [event.seq for event in home.stored(first)] == list(range(1, first.seq + 1))
     assert second.seq == 0
+
+
+@pytest.mark.parametrize("copier", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_neither_agent_nor_store_nor_token_is_copied_or_pickled(home, copier):
+    for thing in (home.agent(["a"]), home.store, CancellationToken()):
+        with pytest.raises(TypeError, match=r"^an? \w+ can't be copied or pickled: "):
+            copier(thing)
 
 
 def test_an_agent_makes_or_opens_the_session_of_its_id(home):

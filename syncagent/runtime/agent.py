@@ -86,6 +86,9 @@ class Agent:
             )
             self._held: Optional[contextlib.ExitStack] = held.pop_all()
 
+    def __reduce__(self) -> Any:
+        raise TypeError("an Agent can't be copied or pickled: a session has one driver")
+
     # -- what it is -------------------------------------------------------------------------------
 
     @property

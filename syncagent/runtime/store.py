@@ -44,6 +44,9 @@ class Store:
         self._live: Dict[str, Session] = {}
         self._entering: Set[str] = set()  # what a thread opens or loads at this moment
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a Store can't be copied or pickled: open another at its path")
+
     @property
     def path(self) -> str:
         """The database file."""
