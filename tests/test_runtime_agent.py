@@ -2,6 +2,7 @@
 
 import contextvars
 import copy
+import gc
 import itertools
 import pickle
 import signal
@@ -9,7 +10,7 @@ import threading
 from concurrent.futures import CancelledError
 
 import pytest
-from runtime_parts import LONG, Background, Held, kinds, said, types, until
+from runtime_parts import LONG, Background, Held, kinds, results, said, types, until
 from test_boundary_store_forks import in_child
 
 from syncagent.boundary.models.chat import ChatModel
@@ -35,6 +36,17 @@ def test_an_agent_without_a_session_gets_a_new_one(home):
     assert first.run("x").text == "a"
     assert [event.seq for event in home.stored(first)] == list(range(1, first.seq + 1))
     assert second.seq == 0
+
+
+def test_a_turn_outlives_an_agent_that_nobody_keeps(tmp_path):
+    """Its child processes are its own, and not those of the object that sent the message."""
+    model = ScriptedModel([[hold("p"), call("bash", {"command": "echo hi"})], "done"])
+    with Store(tmp_path / "runs.db") as store:
+        future = Agent(model, store=store, tools=[bash], session="s").send("go")
+        with model.point("p"):
+            gc.collect()
+        assert future.result(LONG).text == "done"
+        assert [text for _, text in results(store.inspect("s")).values()] == ["hi\n"]
 
 
 @pytest.mark.parametrize("copier", [copy.copy, copy.deepcopy, pickle.dumps])

@@ -84,7 +84,7 @@ class Agent:
                     points=store.points,
                 )
             )
-            self._held: Optional[contextlib.ExitStack] = held.pop_all()
+            self._driver.held = held.pop_all()
 
     def __reduce__(self) -> Any:
         raise TypeError("an Agent can't be copied or pickled: a session has one driver")
@@ -303,7 +303,7 @@ class Agent:
         if not ended:
             return False
         with self._driver.guard:
-            held, self._held = self._held, None
+            held, self._driver.held = self._driver.held, None
         if held is None:  # somebody else closes it, or has
             return self._gone.wait(timeout)
         held.close()

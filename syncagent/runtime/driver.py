@@ -4,6 +4,7 @@ Its lock guards the token, the thread and the inbox; while it is held nothing bl
 never the caller's, so a KeyboardInterrupt can't tear a step in two.
 """
 
+import contextlib
 import contextvars
 import os
 import sys
@@ -53,6 +54,8 @@ class Driver:
         self.inbox = Inbox(self.session, self.guard)
         self.last: Optional[TurnResult] = None
         self.closed = False
+        # What the agent's close gives back. A turn may outlive the Agent, which nobody need keep.
+        self.held: Optional[contextlib.ExitStack] = None
         self.sending = 0  # messages on their way into the log
         self._failure: Optional[StoreError] = None  # the session can't be written any more
         # The open turn's token until its hand-over; None while there is no turn to cancel.
