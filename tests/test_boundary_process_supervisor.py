@@ -94,7 +94,7 @@ def test_kill_9_of_the_runtime_takes_its_tools_along() -> None:
     mark = Mark()
     with host(HOST + "print('up', flush=True); threading.Event().wait()", mark) as child:
         assert child.stdout is not None and child.stdout.readline() == "up\n"
-        assert len(mark.pids()) > 5
+        until(lambda: len(mark.pids()) > 5, "all of them run")
         whole = descendants(child.pid)
         child.kill()
         child.wait()
@@ -137,7 +137,7 @@ threading.Event().wait()
     mark = Mark()
     with host(program, mark) as child:
         assert child.stdout is not None and child.stdout.readline() == "up\n"
-        assert len(mark.pids()) > 5
+        until(lambda: len(mark.pids()) > 5, "all of them run")
         child.kill()
         child.wait()
         until(lambda: not mark.pids(), "all tools are dead")

@@ -374,7 +374,7 @@ def test_a_signal_while_a_tool_runs_ends_its_processes_first(command, serve, num
     args = ["run", "hi", "-s", "s1", "--tool", "bash", "--yes", "--json-lines"]
     with Started(*args, db=command.db, env=mark.env) as started:
         started.wait_for("begun\\n")
-        assert len(mark.pids()) > 2, "the command, the shell and its child"
+        until(lambda: len(mark.pids()) > 2, "the command, the shell and its child run")
         started.signal(number)
         assert started.end() == code
         assert mark.pids() == []
@@ -445,7 +445,8 @@ def test_a_reader_that_sleeps_keeps_nobody_from_stopping(command, serve, tmp_pat
         process.send_signal(signal.SIGINT)
         until(lambda: " aborted " in command("sessions").out, "the turn is stopped")
         until(lambda: process.poll() is not None or process.send_signal(signal.SIGINT), "it has left")
-        assert process.returncode == 130
+        # The last of them may meet a command that has done all and given its handler back.
+        assert process.returncode in (130, -signal.SIGINT)
     assert ending(command) == "aborted"
 
 

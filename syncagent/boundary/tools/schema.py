@@ -99,7 +99,8 @@ class Signature:
         result = self.function(*args, **given)
         if inspect.isawaitable(result) or inspect.isasyncgen(result):
             # A wrapper of an async function looks like a plain one.
-            getattr(result, "close", bool)()
+            if inspect.iscoroutine(result):
+                result.close()  # or Python warns that nobody has awaited it
             raise TypeError(f"a {type(result).__name__} came back: a tool is a plain function that may block")
         return result
 
