@@ -61,9 +61,9 @@ class CancellationToken:
     """
 
     __slots__ = (
-        *("cause", "text", "_lock", "_wakeups", "_children", "_parent", "_inherit"),
-        *("_next_key", "_pipe", "_closed", "_on_close", "__weakref__"),
-    )
+        "cause", "text", "_lock", "_wakeups", "_children", "_parent", "_inherit", "_next_key", "_pipe",
+        "_closed", "_on_close", "__weakref__",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         # Once set, `cause` is never written again; `text` is set before it.
