@@ -474,10 +474,20 @@ def test_a_proxy_that_refuses_is_named_by_its_status(
         assert f"the proxy answered {status}" in str(error)
 
 
-def test_a_proxy_that_cannot_be_reached_is_a_connection_error(token: CancellationToken) -> None:
-    for proxy in ("http://127.0.0.1:1", "https://127.0.0.1:1", "socks5://127.0.0.1:1"):
-        error = failing("https://127.0.0.1:9/", token, client={"proxies": {"https": proxy}})
+def test_a_proxy_that_cannot_be_reached_is_a_connection_error_that_names_it(token: CancellationToken) -> None:
+    for proxy in ("http://127.0.0.1:1", "https://127.0.0.1:1", "socks5://127.0.0.1:1", "127.0.0.1:1"):
+        proxies = {"https": proxy.replace("//", f"//user:{SECRET}@")}
+        error = failing("https://127.0.0.1:9/", token, client={"proxies": proxies})
         assert (error.code, error.retryable) == ("connection", True), proxy
+        shown = proxy if "//" in proxy else f"http://{proxy}"
+        assert f"GET https://127.0.0.1:9/ by the proxy at {shown}: the connection failed" in str(error)
+        assert SECRET not in str(error)
+
+
+def test_a_proxy_whose_address_is_wrong_is_called_that(token: CancellationToken) -> None:
+    error = failing("https://127.0.0.1:9/", token, client={"proxies": {"https": f"http://{SECRET}@[x"}})
+    assert error.code == "protocol" and " by the proxy at an invalid URL: " in str(error)
+    assert SECRET not in str(error)
 
 
 def test_cookies_are_not_kept(token: CancellationToken) -> None:

@@ -52,6 +52,7 @@ def test_a_url_is_shown_without_what_may_be_secret(url: str, shown: str) -> None
         (OSError("Tunnel connection failed: 407 secret"), "connection", False),
         (OSError("Tunnel connection failed: 503 secret"), "connection", True),
         (requests.exceptions.InvalidURL("secret"), "protocol", False),
+        (requests.exceptions.InvalidHeader(urllib3.exceptions.InvalidHeader("secret")), "protocol", False),
         (urllib3.exceptions.LocationParseError("secret"), "protocol", False),
         (urllib3.exceptions.ProtocolError("Connection aborted.", ConnectionResetError()), "connection", True),
         (requests.exceptions.ConnectionError("secret"), "connection", True),
@@ -64,6 +65,13 @@ def test_each_kind_has_its_code_and_its_text_quotes_nothing(
     assert (failure.code, failure.retryable) == (code, retryable)
     assert str(failure).startswith("GET x: ")
     assert "secret" not in str(failure) + str(failure.__cause__ or "")
+
+
+def test_lengths_that_contradict_each_other_are_the_answers_fault() -> None:
+    ours = requests.exceptions.InvalidHeader("secret")
+    assert "the request can't be sent" in str(failure_of(ours))
+    ours.__cause__ = urllib3.exceptions.InvalidHeader("secret")
+    assert "the answer is no valid HTTP" in str(failure_of(ours))
 
 
 def test_the_kind_is_found_however_deep_it_lies() -> None:

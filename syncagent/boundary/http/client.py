@@ -145,7 +145,7 @@ class HttpClient:
                 raise TransportError(f"{where}: {problem}", code="protocol")
         with _as_cancelled(token), Lease(token) as lease:
             with self._translated(where):
-                raw = self._send(method, url, headers, body, lease)
+                raw = self._send(method, url, headers, body, lease, where)
             with contextlib.closing(raw):
                 token.raise_if_cancelled()
                 _refuse_redirect(raw, where)
@@ -172,6 +172,7 @@ class HttpClient:
         headers: Optional[Mapping[str, str]],
         body: Optional[bytes],
         lease: Any,
+        where: str,
     ) -> "requests.Response":
         import requests
 
@@ -187,7 +188,8 @@ class HttpClient:
         if isinstance(bundle, str) and not os.path.exists(bundle):
             raise TransportError(f"there is no certificate bundle at {bundle}", code="certificate")
         adapter: Any = session.get_adapter(prepared.url)
-        with adapter.bound(lease, silence=self._idle_timeout):
+        where += _by_proxy(prepared.url, settings["proxies"])
+        with self._translated(where), adapter.bound(lease, silence=self._idle_timeout):
             # Not session.send: it would read a redirect's whole body, and keep cookies.
             response: "requests.Response" = adapter.send(
                 prepared, timeout=(self._connect_timeout, self._idle_timeout), **settings
@@ -252,6 +254,16 @@ def _make_session(trust_env: bool) -> "requests.Session":
     for prefix in ("https://", "http://"):
         session.mount(prefix, adapter)
     return session
+
+
+def _by_proxy(url: str, proxies: Mapping[str, str]) -> str:
+    """What a failure says of the proxy: often the environment names one that nobody thinks of."""
+    from requests.utils import select_proxy
+
+    proxy = select_proxy(url, dict(proxies))
+    if not proxy:
+        return ""
+    return f" by the proxy at {describe(proxy if '://' in proxy else f'http://{proxy}')}"
 
 
 def _keep_headers(request: "requests.PreparedRequest") -> "requests.PreparedRequest":

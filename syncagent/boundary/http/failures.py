@@ -166,12 +166,15 @@ def _ssl_reason(exc: ssl.SSLError) -> str:
 
 def _broken(chain: List[BaseException]) -> Optional[_Verdict]:
     """What http.client says of the bytes that came. Its texts may quote them, so they aren't used."""
+    from urllib3.exceptions import InvalidHeader
+
     for item in chain:
         if isinstance(item, http.client.IncompleteRead):
             return "connection", True, "the connection ended within the answer's body"
         if isinstance(item, (http.client.RemoteDisconnected, ConnectionError)):
             return "connection", True, _reason(chain)
-        if isinstance(item, http.client.HTTPException):
+        # urllib3's InvalidHeader is of the answer; the one of requests, which is a ValueError, isn't.
+        if isinstance(item, http.client.HTTPException) or type(item) is InvalidHeader:
             return "protocol", False, f"the answer is no valid HTTP ({type(item).__name__})"
     return None
 
