@@ -78,6 +78,7 @@ def test_a_session_that_is_live_cannot_be_driven_twice(home):
         ({"max_parallel": 0}, ValueError),
         ({"tools": [bash, bash]}, ValueError),
         ({"tools": [5]}, TypeError),
+        ({"tools": [None]}, TypeError),
         ({"session": "../x"}, ValueError),
     ],
     ids=lambda value: str(value)[:30],

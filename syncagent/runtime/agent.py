@@ -323,7 +323,7 @@ class Agent:
 def _by_name(tools: Sequence[Union[Tool, Callable[..., Any]]]) -> Dict[str, Tool]:
     found: Dict[str, Tool] = {}
     for item in tools:
-        made = item if isinstance(item, Tool) else tool(item)
+        made = item if isinstance(item, Tool) else tool()(item)
         if made.name in found:
             raise ValueError(f"two tools have the name {made.name!r}: give one of them another with name=")
         found[made.name] = made
