@@ -294,6 +294,16 @@ def test_a_checkpoint_that_fails_runs_no_body_and_keeps_the_events(home):
     assert kinds(before) == ["error"]
 
 
+def test_a_checkpoint_that_fails_by_no_error_of_the_store_closes_its_call_too(home):
+    """Else the turn could not be closed, and no other begun."""
+    held = Held()
+    agent = home.agent([[call("work")], "on", "and on"], tools=[held.tool])
+    home.points.fail("store.flush", MemoryError, nth=3)
+    assert agent.run("go").text == "on"
+    assert held.tokens == [] and codes(home, agent) == {"call_1": "CHECKPOINT_FAILED"}
+    assert agent.run("more").text == "and on"
+
+
 def test_a_lost_lease_before_a_call_runs_no_body(home):
     home.broken = True
     held = Held()

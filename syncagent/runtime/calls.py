@@ -143,8 +143,8 @@ class Calls:
         except Cancelled:
             self._refuse(block, "ABORTED_BEFORE_DISPATCH", NOT_DISPATCHED_TEXT)
             return None
-        except StoreError as exc:
-            text = f"This call was not run: what precedes it could not be made durable. {exc}"
+        except Exception as exc:  # also what is no error of the store: a call that stays open ends no turn
+            text = f"This call was not run: what precedes it could not be made durable. {describe(exc)}"
             self._refuse(block, "CHECKPOINT_FAILED", text)
             return None
         return block, tool, values
