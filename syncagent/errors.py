@@ -87,14 +87,19 @@ class InvalidLog(SyncagentError):
 
 
 class SessionLive(SyncagentError):
-    """The session is driven now, by process `pid` on `host` since `since` (ms since the epoch)."""
+    """The session is driven now, by process `pid` on `host` since `since` (ms since the epoch).
 
-    def __init__(self, session: str, pid: int, host: str, since: int) -> None:
-        super().__init__(session, pid, host, since)
+    `known` says that this process was asked and lives. Where it can't be asked, being on another
+    machine or another user's, the session can be opened with `steal`.
+    """
+
+    def __init__(self, session: str, pid: int, host: str, since: int, known: bool = True) -> None:
+        super().__init__(session, pid, host, since, known)
         self.session = session
         self.pid = pid
         self.host = host
         self.since = since
+        self.known = known
 
     def __str__(self) -> str:
         import datetime
@@ -102,8 +107,12 @@ class SessionLive(SyncagentError):
         since = datetime.datetime.fromtimestamp(self.since / 1000, datetime.timezone.utc)
         return (
             f"session {self.session!r} is live: process {self.pid} on {self.host} drives it"
-            f" since {since:%Y-%m-%d %H:%M:%S} UTC; wait until it ends, or, if that machine is gone,"
-            " open it with steal"
+            f" since {since:%Y-%m-%d %H:%M:%S} UTC; "
+            + (
+                "wait until it ends, or end it"
+                if self.known
+                else "it can't be asked whether it still does: if it is gone, open the session with steal"
+            )
         )
 
 

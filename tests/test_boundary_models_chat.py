@@ -427,6 +427,12 @@ def test_an_address_that_is_no_http_address_is_refused(url):
         ChatModel("m", base_url=url)
 
 
+@pytest.mark.parametrize("name", ["", " ", None, 5])
+def test_a_name_that_is_none_is_refused(name):
+    with pytest.raises(ValueError, match="name of the model"):
+        ChatModel(name)
+
+
 def test_a_parameter_that_takes_the_place_of_a_part_is_refused():
     with pytest.raises(ValueError, match="messages"):
         ChatModel("m", params={"messages": []})

@@ -37,7 +37,9 @@ def test_a_runner_is_alive_while_its_lock_is_held(places, conn):
     lock = RunnerLock.take(places, guard)
     runner = enter_runner(conn, lock)
     assert guard.descriptors == {lock.fd}
-    assert find_holder(conn, places, runner) == Holder(pid=os.getpid(), host=socket.gethostname())
+    assert find_holder(conn, places, runner) == Holder(
+        pid=os.getpid(), host=socket.gethostname(), known=True
+    )
     assert find_holder(conn, places, runner) is not None, "asking must not take the lock away"
     lock.drop(guard)
     assert find_holder(conn, places, runner) is None
@@ -79,7 +81,7 @@ def test_a_runner_on_another_machine_counts_as_alive(places, conn):
     runner = enter_runner(conn, lock)
     lock.drop(guard)
     conn.execute("UPDATE runners SET host = 'elsewhere', boot = 'another', pid = 7")
-    assert find_holder(conn, places, runner) == Holder(pid=7, host="elsewhere")
+    assert find_holder(conn, places, runner) == Holder(pid=7, host="elsewhere", known=False)
     forget_dead_runners(conn, places)
     assert find_holder(conn, places, runner) is not None
 

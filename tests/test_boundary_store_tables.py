@@ -5,7 +5,7 @@ import json
 import pytest
 from logs import Log
 
-from syncagent.boundary.store import schema
+from syncagent.boundary.store import lease, schema
 from syncagent.boundary.store.faults import Patience
 from syncagent.boundary.store.files import Places
 from syncagent.boundary.store.forks import ForkGuard
@@ -105,16 +105,39 @@ def test_a_session_that_is_not_there_is_not_found(conn, places):
         take(conn, places)
 
 
-def test_a_live_session_is_refused_with_its_holder_and_taken_by_force(conn, places):
+def test_a_live_session_is_refused_with_its_holder(conn, places):
     guard = ForkGuard(places.path)
     lock = RunnerLock.take(places, guard)
     create(conn, places, runner=enter_runner(conn, lock))
-    with pytest.raises(SessionLive) as caught:
-        take(conn, places, runner=99)
     pid = conn.execute("SELECT pid FROM runners").fetchone()[0]
-    assert caught.value.pid == pid and caught.value.since == row(conn, "since")[0] > 0
-    assert take(conn, places, runner=99, steal=True).lease.epoch == 2
+    for steal in (False, True):
+        with pytest.raises(SessionLive) as caught:
+            take(conn, places, runner=99, steal=steal)
+        assert caught.value.known and caught.value.pid == pid
+        assert caught.value.since == row(conn, "since")[0] > 0
+    assert row(conn, "epoch", "runner") == (1, 1)
     lock.drop(guard)
+
+
+@pytest.mark.parametrize("how", ["another machine's", "another user's"])
+def test_a_session_is_taken_by_force_where_its_owner_cannot_be_asked(conn, places, monkeypatch, how):
+    guard = ForkGuard(places.path)
+    lock = RunnerLock.take(places, guard)
+    create(conn, places, runner=enter_runner(conn, lock))
+    if how == "another machine's":
+        conn.execute("UPDATE runners SET host = 'elsewhere', boot = 'another'")
+    else:
+        monkeypatch.setattr(lease.os, "open", deny)
+    with pytest.raises(SessionLive, match="steal") as caught:
+        take(conn, places, runner=99)
+    assert not caught.value.known
+    assert take(conn, places, runner=99, steal=True).lease.epoch == 2
+    monkeypatch.undo()
+    lock.drop(guard)
+
+
+def deny(path, flags):
+    raise PermissionError(13, "Permission denied", path)
 
 
 def test_our_own_session_is_live_only_while_a_handle_holds_it(conn, places):

@@ -9,6 +9,7 @@ import time
 
 import pytest
 from logs import Log
+from owners import put_out_of_reach
 from store_child import put_all
 
 from syncagent.boundary.store import backlog, writer
@@ -518,6 +519,11 @@ def test_a_session_that_another_process_took_over_writes_nothing_more(store, tmp
     other = SQLiteStore(tmp_path / "a.db")
     with pytest.raises(SessionLive):
         other.open("mine", on_failure=print)
+    with pytest.raises(SessionLive, match="wait until it ends"):
+        other.open("mine", steal=True, on_failure=print)
+    put_out_of_reach(tmp_path / "a.db")
+    with pytest.raises(SessionLive, match="open the session with steal"):
+        other.open("mine", on_failure=print)
     taken = other.open("mine", steal=True, on_failure=print)
     assert taken.lease.epoch == 2 and taken.state.seq == 1
     with pytest.raises(LeaseLost, match="'mine'") as caught:
@@ -535,15 +541,14 @@ def test_a_session_that_another_process_took_over_writes_nothing_more(store, tmp
     assert store.open("mine", on_failure=print).lease.epoch == 3
 
 
-def test_a_session_can_be_taken_from_a_handle_of_the_same_store(store):
+def test_a_session_is_not_taken_from_a_handle_of_the_same_store(store):
     old = Session(store, "s")
     old.put()
-    with pytest.raises(SessionLive):
-        store.open("s", on_failure=print)
-    store.open("s", steal=True, on_failure=print)
-    assert old.told.wait(60)
-    with pytest.raises(LeaseLost):
-        old.put()
+    for steal in (False, True):
+        with pytest.raises(SessionLive):
+            store.open("s", steal=steal, on_failure=print)
+    old.put()
+    assert old.complete
 
 
 def test_what_a_store_cannot_make_it_says(store):

@@ -37,6 +37,7 @@ ERRORS = [
     (AgentClosed("the agent is closed"), ["closed"]),
     (InvalidLog("L7", 12, "the step ends with call c1 open"), ["L7", "12", "call c1 open"]),
     (SessionLive("s1", 4711, "host", 1_700_000_000_000), ["'s1'", "4711", "host", "2023-11-14 22:13:20 UTC"]),
+    (SessionLive("s1", 4711, "host", 1_700_000_000_000, known=False), ["can't be asked", "with steal"]),
     (SessionOpenTurn("s1", 3), ["'s1'", "turn 3", "inspect()"]),
     (SessionNotFound("s1", "runs.db"), ["'s1'", "runs.db"]),
     (SessionExists("s1", "runs.db"), ["'s1'", "runs.db"]),

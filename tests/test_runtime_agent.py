@@ -79,13 +79,15 @@ def test_a_session_that_is_live_cannot_be_driven_twice(home):
         ({"tools": [bash, bash]}, ValueError),
         ({"tools": [5]}, TypeError),
         ({"tools": [None]}, TypeError),
+        ({"tools": 5}, TypeError),
+        ({"store": "runs.db"}, TypeError),
         ({"session": "../x"}, ValueError),
     ],
     ids=lambda value: str(value)[:30],
 )
 def test_wrong_arguments_are_refused_and_leave_nothing_live(home, options, kind):
     with pytest.raises(kind):
-        home.agent(["x"], **{"session": "mine", **options})
+        Agent(ScriptedModel(["x"]), **{"store": home.store, "session": "mine", **options})
     home.agent(["x"], session="mine")
 
 

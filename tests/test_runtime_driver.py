@@ -4,6 +4,7 @@ import time
 from concurrent.futures import CancelledError
 
 import pytest
+from owners import put_out_of_reach
 from runtime_parts import LONG, SOON, Background, Held, kinds, results, said, types, until
 
 from syncagent.boundary.tools.base import tool
@@ -574,6 +575,7 @@ def test_a_lost_lease_stops_the_turn_and_nothing_of_it_gets_into_the_log(home):
     agent = home.agent([call("work"), "never"], tools=[held.tool], session="s")
     future, queued = agent.send("a"), agent.send("b")
     held.wait()
+    put_out_of_reach(home.path)
     with Store(home.path) as other:
         thief = other.open("s", steal=True)
         assert thief.report.unknown == ["call_1"]

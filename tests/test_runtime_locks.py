@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from owners import put_out_of_reach
 from runtime_parts import LONG, Background, Held, Home, kinds, until
 
 from syncagent.boundary.process.client import Processes
@@ -255,6 +256,7 @@ def test_no_lock_is_held_when_another_store_takes_the_session(strict):
     agent = busy_agent(strict, [call("held"), "x"], tools=[held.tool])
     future = agent.send("a")
     held.wait()
+    put_out_of_reach(strict.path)
     with Store(strict.path) as other:
         with other.open(agent.session, steal=True):
             for notices in (lambda: agent.inject("x"), lambda: future.result(LONG)):

@@ -13,6 +13,7 @@ import threading
 import pytest
 from commands import DEADLINE, NASTY, Command, Started, clean_environment, harmless
 from log_writer import Log
+from owners import put_out_of_reach
 from processes import Mark, until
 
 from syncagent import LeaseLost, Store
@@ -244,6 +245,13 @@ def test_steal_takes_the_session_and_its_owner_can_write_no_more(command, serve)
     serve("mine now")
     with Store(command.db) as store:
         session = store.create("s1")
+        for steal in ([], ["--steal"]):
+            done = command("run", "hi", "-s", "s1", *steal)
+            assert done.code == 75 and "wait until it ends" in done.err, "it is known to live"
+        put_out_of_reach(command.db)
+        for refused in (["run", "hi", "-s", "s1"], ["repair", "s1"], ["repair", "s1", "--dry-run"]):
+            done = command(*refused)
+            assert done.code == 75 and "can't be asked" in done.err and "steal" in done.err
         assert command("run", "hi", "-s", "s1", "--steal").out == "mine now\n"
         with pytest.raises(LeaseLost):
             session.append(*[event.body for event in Log().put("late").events])

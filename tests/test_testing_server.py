@@ -1,5 +1,6 @@
 """The loopback server, seen by a client that knows nothing of ours."""
 
+import contextlib
 import http.client
 import json
 import socket
@@ -180,6 +181,26 @@ ASKING = {
     "content": "",
     "tool_calls": [{"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
 }
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x00\x05hello\n",
+        b"GET\r\n\r\n",
+        b"GET /v1 SPDY/3\r\n\r\n",
+        b"POST /v1 HTTP/1.1\r\nContent-Length: many\r\n\r\n",
+        b"POST /v1 HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n",
+    ],
+    ids=["TLS", "one word", "another protocol", "no length", "many headers"],
+)
+def test_what_is_no_http_is_hung_up_on(sent):
+    with ModelServer(["unused"]) as server:
+        with socket.create_connection(("127.0.0.1", server._port), timeout=30) as sock:
+            sock.sendall(sent)
+            with contextlib.suppress(ConnectionResetError):  # it left some of it unread
+                assert sock.recv(1) == b""
+        assert server.requests == []
 
 
 def test_a_strict_server_refuses_a_broken_transcript_and_keeps_its_entry():

@@ -37,7 +37,7 @@ class Agent:
     made; None makes a new one. `system` is the system prompt, or `system(*, token) -> str`. `pre_step`,
     `request` and `turn_stopping` are hooks (see `syncagent.runtime.hooks`). `max_steps` ends a turn as
     blocked; `max_parallel` bounds how many calls of a step run side by side. `steal` takes a session
-    from an owner on another host.
+    from an owner that can't be asked whether it lives, on another host say.
 
     Use it as a context manager: leaving the block waits for quiet and closes; leaving it by an
     exception closes at once. Raises `SessionLive` if another agent drives the session, `StoreError`
@@ -64,6 +64,8 @@ class Agent:
         for name, number in (("max_steps", max_steps), ("max_parallel", max_parallel)):
             if not isinstance(number, int) or number < 1:
                 raise ValueError(f"{name} is a whole number of at least 1, not {number!r}")
+        if not isinstance(store, Store):
+            raise TypeError(f"store is a Store, such as Store('runs.db'), not {type(store).__name__}")
         hooks = Hooks(system=system, pre_step=pre_step, request=request, turn_stopping=turn_stopping)
         by_name = _by_name(tools)
         self._session = store.open_or_create(session, steal=steal)
@@ -321,8 +323,12 @@ class Agent:
 
 
 def _by_name(tools: Sequence[Union[Tool, Callable[..., Any]]]) -> Dict[str, Tool]:
+    try:
+        items = list(tools)
+    except TypeError:
+        raise TypeError(f"tools is a list of tools, not {type(tools).__name__}") from None
     found: Dict[str, Tool] = {}
-    for item in tools:
+    for item in items:
         made = item if isinstance(item, Tool) else tool()(item)
         if made.name in found:
             raise ValueError(f"two tools have the name {made.name!r}: give one of them another with name=")

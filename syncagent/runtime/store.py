@@ -72,8 +72,9 @@ class Store:
     ) -> Session:
         """An existing session, live here; a cold one is repaired first, see its `report`.
 
-        `steal` takes it from an owner that can't be asked, on another host; that owner can write no
-        more. Raises `SessionNotFound`, `SessionLive`, `InvalidLog` or a `StoreError`.
+        `steal` takes it from an owner that can't be asked whether it lives, on another host or another
+        user's; if it does, it can write no more. An owner that is known to live keeps its session.
+        Raises `SessionNotFound`, `SessionLive`, `InvalidLog` or a `StoreError`.
         """
         with self._in_hand(session, token):
             return self._open(session, steal=steal, token=token)

@@ -244,9 +244,16 @@ class _Connection:
         line = self._file.readline(65536)
         if not line:
             return None
-        method, path, _ = line.decode("latin-1").split(" ", 2)
-        headers = http.client.parse_headers(self._file)
-        raw = self._file.read(int(headers.get("Content-Length", "0")))
+        words = line.decode("latin-1").split()
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            return None  # a TLS handshake, say
+        method, path, _ = words
+        try:
+            headers = http.client.parse_headers(self._file)
+            length = int(headers.get("Content-Length", "0"))
+        except (http.client.HTTPException, ValueError):
+            return None
+        raw = self._file.read(max(length, 0))
         try:
             body = json.loads(raw) if raw else None
         except ValueError:

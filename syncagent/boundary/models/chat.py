@@ -66,6 +66,8 @@ class ChatModel:
         verify: Union[bool, str] = True,
         trust_env: bool = True,
     ) -> None:
+        if not isinstance(name, str) or not name.strip():
+            raise ValueError(f"name is the provider's name of the model, such as 'gpt-x', not {name!r}")
         self.name = name
         self.params: Dict[str, Any] = dict(params or {})
         for reserved in sorted(RESERVED.intersection(self.params)):

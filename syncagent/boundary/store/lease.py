@@ -23,10 +23,11 @@ __all__ = ["Holder", "RunnerLock", "enter_runner", "find_holder", "forget_dead_r
 
 @attrs.frozen(kw_only=True)
 class Holder:
-    """The living process that drives a session."""
+    """The process that drives a session. `known`: it was asked and lives; if not, it can't be asked."""
 
     pid: int
     host: str
+    known: bool
 
 
 @attrs.frozen(kw_only=True)
@@ -71,7 +72,8 @@ def enter_runner(conn: sqlite3.Connection, lock: RunnerLock) -> int:
 def find_holder(conn: sqlite3.Connection, places: Places, runner: Optional[int]) -> Optional[Holder]:
     """Who is alive behind a runner's number; None if nobody is.
 
-    A process on another machine can't be asked, so it counts as alive.
+    A process on another machine can't be asked, nor one of a user who lets nobody look at its lock:
+    it counts as alive and isn't `known` to be.
     """
     if runner is None:
         return None
@@ -80,9 +82,8 @@ def find_holder(conn: sqlite3.Connection, places: Places, runner: Optional[int])
     if row is None:
         return None
     pid, host, boot, lock = row
-    if _is_this_machine(host, boot) and not _is_locked(os.path.join(places.runners, lock)):
-        return None
-    return Holder(pid=pid, host=host)
+    locked = _is_locked(os.path.join(places.runners, lock)) if _is_this_machine(host, boot) else None
+    return None if locked is False else Holder(pid=pid, host=host, known=locked is True)
 
 
 def forget_dead_runners(conn: sqlite3.Connection, places: Places) -> None:
@@ -94,14 +95,17 @@ def forget_dead_runners(conn: sqlite3.Connection, places: Places) -> None:
                 os.unlink(os.path.join(places.runners, lock))
 
 
-def _is_locked(path: str) -> bool:
-    """Whether its owner lives. A shared lock, so that two who ask at once don't see each other."""
+def _is_locked(path: str) -> Optional[bool]:
+    """Whether its owner lives; None if it can't be asked.
+
+    With a shared lock, so that two who ask at once don't see each other.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except PermissionError:
-        return True  # another user's: it can't be asked
+        return None  # another user's
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         return False

@@ -94,9 +94,10 @@ class SessionInfo:
     """One line of the list of sessions.
 
     `pid`, `host` and `since` (ms since the epoch) are those of the process that drives it, None when
-    it is cold. `turns` counts the turns that were started. `ending` is how the last turn ended; "open"
-    while one is open in a live session, "unfinished" when one is open and nobody drives it; None before
-    the first. `created` and `updated` are in ms since the epoch.
+    it is cold; `known` is False where that process can't be asked whether it lives. `turns` counts the
+    turns that were started. `ending` is how the last turn ended; "open" while one is open in a live
+    session, "unfinished" when one is open and nobody drives it; None before the first. `created` and
+    `updated` are in ms since the epoch.
     """
 
     id: str
@@ -104,6 +105,7 @@ class SessionInfo:
     pid: Optional[int]
     host: Optional[str]
     since: Optional[int]
+    known: Optional[bool]
     turns: int
     ending: Optional[str]
     created: int
@@ -161,9 +163,10 @@ class Backend(Protocol):
     ) -> Opened:
         """Take the lease of a cold session and close its open turn, in one transaction.
 
-        `steal` takes it from a live owner too, whose next write then fails with `LeaseLost`. Raises
-        `SessionNotFound`, `SessionLive`, `InvalidLog` for a log that breaks a rule, `StoreCorrupt` for
-        one that can't be read, any other `StoreError`, and `Cancelled`; nothing is changed then.
+        `steal` takes it from an owner that can't be asked whether it lives, too; if it does, its next
+        write fails with `LeaseLost`. Raises `SessionNotFound`, `SessionLive`, `InvalidLog` for a log
+        that breaks a rule, `StoreCorrupt` for one that can't be read, any other `StoreError`, and
+        `Cancelled`; nothing is changed then.
         """
         ...  # pragma: no cover
 

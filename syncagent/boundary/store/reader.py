@@ -87,6 +87,7 @@ class Reader:
                     pid=holder.pid if holder is not None else None,
                     host=holder.host if holder is not None else None,
                     since=since if holder is not None else None,
+                    known=holder.known if holder is not None else None,
                     turns=turns,
                     ending=ending,
                     created=created,

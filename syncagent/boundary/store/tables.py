@@ -92,7 +92,8 @@ def take_session(
     """Take a cold session: a new epoch, its events folded, its open turn closed.
 
     `is_held` says whether this process drives a session's number; `check` is called now and then and
-    may raise. Raises `SessionNotFound`, `SessionLive`, `InvalidLog`, `StoreCorrupt`.
+    may raise. `steal` takes a session whose owner can't be asked; one that lives keeps it. Raises
+    `SessionNotFound`, `SessionLive`, `InvalidLog`, `StoreCorrupt`.
     """
     query = "SELECT id, runner, since, epoch, next_seq, state FROM sessions WHERE uid = ?"
     row = conn.execute(query, (session,)).fetchone()
@@ -101,8 +102,8 @@ def take_session(
     sid, owner, since, epoch, next_seq, kept = row
     # A lease of our own that could not be given back, for want of space, holds nobody up.
     holder = find_holder(conn, places, owner) if owner != runner or is_held(sid) else None
-    if holder is not None and not steal:
-        raise SessionLive(session, holder.pid, holder.host, since or 0)
+    if holder is not None and (holder.known or not steal):
+        raise SessionLive(session, holder.pid, holder.host, since or 0, holder.known)
     lease = Lease(session=session, sid=sid, epoch=epoch + 1)
     conn.execute(
         "UPDATE sessions SET runner = ?, since = ?, epoch = ? WHERE id = ?",

@@ -30,6 +30,8 @@ def command(db: Optional[str]) -> int:
         path = db if db is not None else os.path.join(folder, "demo.db")
         say(f"Three incidents, played for real. Database: {path}")
         Demo(path, folder=folder, say=say).play()
-    if db is not None:
+    if db is None:
+        say("\nThe database is removed now: with --db demo.db it is kept, for a look with show.")
+    else:
         say(f"\nKept in {path}. Look: syncagent show demo-crash --db {path}")
     return 0

@@ -58,7 +58,8 @@ def _print_closers(target: str, store: "Store", screen: "Screen") -> None:
     if found.live:
         for info in store.sessions():
             if info.id == target and info.live:
-                raise SessionLive(target, info.pid or 0, info.host or "?", info.since or 0)
+                known = info.known is not False
+                raise SessionLive(target, info.pid or 0, info.host or "?", info.since or 0, known)
     for event in found.closers:
         screen.json(event.to_dict())
 

@@ -68,7 +68,7 @@ class Wish:
     type=click.FLOAT,
     help="Stop the turn after this time.",
 )
-@click.option("--steal", is_flag=True, help="Take the session from an owner that can't be reached.")
+@click.option("--steal", is_flag=True, help="Take the session from an owner that can't be asked.")
 @json_option("Print one JSON object at the end, instead of the answer.")
 @click.option("--json-lines", is_flag=True, help="Print each event as a JSON line, and the object last.")
 def command(**options: Any) -> int:
