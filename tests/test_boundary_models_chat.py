@@ -386,6 +386,14 @@ def test_failures_say_code_and_whether_to_try_again(item, code, retryable):
     assert (failure.code, failure.retryable) == (code, retryable)
 
 
+def test_what_is_not_found_says_where_it_was_looked_for():
+    with ModelServer([]) as server, connect(server, base_url=f"{server.url}/other?key={KEY}") as model:
+        with pytest.raises(ModelError) as caught:
+            assembled(model)
+    assert str(caught.value).startswith(f"POST {server.url}/other/chat/completions: HTTP 404 Not Found: ")
+    assert KEY not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "value, seconds",
     [("2", 2), ("1.5", 1.5), ("-5", 0), ("Fri, 02 Jan 2015 00:00:00 GMT", 0)]

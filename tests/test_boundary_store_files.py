@@ -32,6 +32,13 @@ def test_what_is_no_path_of_a_file_is_refused(path):
         Places.of(path)
 
 
+def test_a_folder_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(NotADirectoryError, match="file"):
+            make_folder(str(path))
+
+
 def test_an_empty_file_counts_as_missing(tmp_path):
     places = Places.of(tmp_path / "a.db")
     assert places.is_missing() and places.wal_size() == 0

@@ -1,5 +1,6 @@
 """What may stop an agent's thread, and what a stop leaves alone."""
 
+import threading
 import time
 from concurrent.futures import CancelledError
 
@@ -23,6 +24,17 @@ def busy(home, *more, **options):
     held = Held(**options)
     agent = home.agent([call("work"), *more], tools=[held.tool])
     return agent, held
+
+
+def test_the_interpreters_end_waits_for_a_turn_that_a_daemon_thread_asked_for_too(home):
+    agent, held = busy(home, "done")
+    sender = threading.Thread(target=agent.send, args=("a",), daemon=True)
+    sender.start()
+    held.wait()
+    sender.join()
+    assert agent._driver._thread.daemon is False
+    held.point.release()
+    assert agent.wait(LONG).text == "done"
 
 
 # -- a stop that has nothing to stop -------------------------------------------------------------------

@@ -100,4 +100,7 @@ def test_a_live_session_is_75_with_its_process(command, extra):
 def test_an_unknown_session_is_wrong_use(command):
     done = command("repair", "nobody")
     assert done.code == 2 and "there is no session 'nobody'" in done.err
+    assert "there is no such file" in done.err
     assert not pathlib.Path(command.db).exists()
+    command.make("s1", "hi")
+    assert f"`syncagent sessions --db {command.db}` lists those" in command("repair", "nobody").err

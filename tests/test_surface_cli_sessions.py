@@ -56,9 +56,17 @@ def test_a_live_session_shows_the_process_that_runs_it(command):
 def test_a_database_that_is_not_there_has_no_sessions_and_is_not_made(command, tmp_path):
     done = command("sessions")
     assert (done.code, done.out) == (0, "")
-    assert done.err == f"there are no sessions in {command.db}\n"
+    assert done.err == f"there is no database {command.db}: --db names one that is there\n"
     assert command("sessions", "--json").out == ""
     assert os.listdir(tmp_path) == []
+
+
+def test_a_database_without_sessions_says_so(command):
+    with Store(command.db) as store:
+        with store.create("s1"):
+            pass
+    command.damage("DELETE FROM sessions")
+    assert command("sessions").err == f"there are no sessions in {command.db}\n"
 
 
 def test_a_host_with_a_bad_name_can_do_nothing(command):

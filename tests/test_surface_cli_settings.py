@@ -66,7 +66,7 @@ WRONG = {
     "[syncagent]\napi-key = x\n": "no setting 'api-key'",
     "[models]\nfast = x\n": "no section [models]",
     "[DEFAULT]\nmodel = x\n": "no section [DEFAULT]",
-    "model = x\n": "line: 1",
+    "model = x\n": "line 1 stands before any section: begin with [syncagent]",
     "[syncagent]\nmodel = a\nmodel = b\n": "already exists",
     "[syncagent]\nnonsense \x1b[2J\n": "[line  2]",
     "[syncagent]\ndb = runs.db\n": "begin with ~/",

@@ -218,7 +218,9 @@ class Driver:
         assert self.guard.held
         if self._thread is not None:
             return
-        self._thread = threading.Thread(target=self._run, name=f"syncagent-{self.session.id}")
+        # Not a daemon, whatever started it: the interpreter's end waits for the turn.
+        name = f"syncagent-{self.session.id}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=False)
         try:
             self._thread.start()
         except RuntimeError:  # the system has no more threads

@@ -140,13 +140,16 @@ class ChatModel:
         body = b""
         with contextlib.suppress(TransportError):  # the status says enough without its body
             body = response.read()
-        return error_of_status(
+        error = error_of_status(
             response.status,
             reason=response.reason,
             headers=response.headers,
             body=body,
             redact=self._redact,
         )
+        if response.status in (404, 405):  # most often the address is wrong
+            error.args = (f"POST {describe(self._url)}: {error}",)
+        return error
 
     def _objects(self, response: Response, reply: ChatReply) -> Iterator[Dict[str, Any]]:
         """The JSON objects of the answer: many of a stream, or one of a server that doesn't stream.

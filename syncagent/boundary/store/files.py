@@ -6,6 +6,7 @@ too.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import time
@@ -67,7 +68,10 @@ class Places:
 
 def make_folder(path: str) -> None:
     """Make a folder that only its owner can look into; one that is there is left as it is."""
-    os.makedirs(path, mode=0o700, exist_ok=True)
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    except FileExistsError as exc:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), exc.filename) from None
 
 
 def make_database_file(path: str) -> None:

@@ -7,6 +7,7 @@ for those of a turn's endings, which are `run`'s.
 import contextlib
 import importlib
 import os
+import shlex
 import sys
 import threading
 from typing import Any, Optional, Sequence, Tuple
@@ -108,7 +109,9 @@ def _meaning(exc: SyncagentError) -> Tuple[int, str]:
     if isinstance(exc, SessionExists):
         return 2, ", or another file with --db"
     if isinstance(exc, SessionNotFound):
-        return 2, "; `syncagent sessions` lists those that are there"
+        if not os.path.exists(exc.path):
+            return 2, ": there is no such file; --db names the database"
+        return 2, f"; `syncagent sessions --db {shlex.quote(exc.path)}` lists those that are there"
     if isinstance(exc, InvalidLog):
         return 3, "; nothing was changed, `syncagent export` shows the log"
     if isinstance(exc, StoreCorrupt) and exc.seq is not None:

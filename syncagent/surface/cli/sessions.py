@@ -1,5 +1,6 @@
 """`syncagent sessions`: what is in a database, one line for each session, the last updated first."""
 
+import os
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 import click
@@ -32,8 +33,10 @@ def command(db: Optional[str], as_json: bool) -> int:
         elif found:
             for line in _table(found):
                 screen.line(line)
-        else:
+        elif os.path.exists(store.path):
             screen.notice(f"there are no sessions in {store.path}")
+        else:
+            screen.notice(f"there is no database {store.path}: --db names one that is there")
     return 0
 
 

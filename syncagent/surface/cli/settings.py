@@ -45,6 +45,9 @@ def read_settings() -> Settings:
         raise WrongUse(f"{path} can't be read: {exc.strerror or exc}") from exc
     except UnicodeDecodeError as exc:
         raise WrongUse(f"{path} is no UTF-8 text") from exc
+    except configparser.MissingSectionHeaderError as exc:
+        text = f"line {exc.lineno} stands before any section: begin with [{SECTION}]"
+        raise WrongUse(f"{path}: {text}") from exc
     except configparser.Error as exc:
         raise WrongUse(f"the config file is not as it must be: {' '.join(str(exc).split())}") from exc
     for section in parser.sections():
