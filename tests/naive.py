@@ -52,7 +52,8 @@ def naive_answer(step):
     attempt = step[retries[-1] if retries else 0:]
     chunks = [item["data"]["chunk"] for item in attempt if item["type"] == "assistant/chunk"]
     blocks = []
-    for kind, run in itertools.groupby((c for c in chunks if c["kind"] != "tool_call"), lambda c: c["kind"]):
+    shown = [chunk for chunk in chunks if chunk["kind"] != "tool_call" and chunk["text"]]
+    for kind, run in itertools.groupby(shown, lambda chunk: chunk["kind"]):
         said = "".join(chunk["text"] for chunk in run)
         if said.strip() and blocks and blocks[-1][0] == kind:
             blocks[-1] = (kind, blocks[-1][1] + said)
