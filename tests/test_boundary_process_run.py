@@ -344,9 +344,9 @@ def test_a_cancel_before_the_start_needs_no_answer(processes: Processes, tmp_pat
 def test_a_silent_supervisor_is_an_error_and_not_a_hang(
     processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    bash(processes, "true")
     monkeypatch.setattr("syncagent.boundary.process.run.START_LIMIT", 0.2)
     monkeypatch.setattr("syncagent.boundary.process.launcher.END_LIMIT", 0.2)
-    bash(processes, "true")
     pid = processes.supervisor_pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
