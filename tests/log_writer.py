@@ -65,6 +65,10 @@ class Log:
         record = {"cause": "user", "via": "api", "keep_inbox": False, "scope": "tree"}
         return self.add("cancel/requested", **{**record, **more})
 
+    def settled(self, **more):
+        record = {"turn": self.number, "cause": "user", "ms": 1.5, "boundaries": [], "ignorable": True}
+        return self.add("cancel/settled", **{**record, **more})
+
     def unknown(self, type="weather/changed", **data):
         return self.add(type, **{"ignorable": True, **data})
 

@@ -103,11 +103,14 @@ class _Author:
             self.put(self.lost.pop(self.rng.randrange(len(self.lost))))
 
     def note(self):
-        kind = self.rng.choice(["unknown", "started", "ended", "cancel"])
+        kind = self.rng.choice(["unknown", "started", "ended", "cancel", "settled"])
         if kind == "unknown":
             self.log.unknown(odd={"deep": [1, None, {"x": 1.5}]})
         elif kind == "cancel":
             self.log.cancel()
+        elif kind == "settled":
+            if not self.closed_to_kills:
+                self.log.settled(boundaries=[{"boundary": "tool bash", "ms": 0.25, "call_id": "c1"}])
         elif kind == "started":
             self.log.child("started", mode=self.rng.choice(["sync", "background", "fork"]))
         else:

@@ -206,7 +206,7 @@ def test_a_stop_before_the_first_check_leaves_a_turn_without_a_step(home):
     assert agent.cancel() is True
     point.release()
     assert future.result(LONG).reason == "aborted"
-    assert types(home.events(agent)) == ["turn/start", "cancel/requested", "turn/end"]
+    assert types(home.events(agent)) == ["turn/start", "cancel/requested", "cancel/settled", "turn/end"]
     assert agent.model.requests == []
     assert [message.text for message in agent.dropped()] == ["a"]
 
@@ -220,7 +220,8 @@ def test_a_stop_right_at_the_start_of_a_step_closes_it_and_asks_nothing(home):
     point.release()
     assert future.result(LONG).reason == "aborted"
     assert types(home.events(agent)) == [
-        "turn/start", "step/start", "user/message", "cancel/requested", "step/end", "turn/end"
+        "turn/start", "step/start", "user/message", "cancel/requested", "cancel/settled",
+        "step/end", "turn/end",
     ]  # fmt: skip
     assert agent.model.requests == []
 

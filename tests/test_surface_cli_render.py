@@ -55,6 +55,13 @@ def test_an_answer_that_was_cut_and_a_stop_are_marked():
     assert "ended aborted (10 input_tokens, 5 output_tokens)" in shown
 
 
+def test_a_stop_shows_how_long_it_took_and_where():
+    log = Log().acting("c1").call("c1").cancel().result("c1", "ABORTED")
+    log.settled(ms=3.21, boundaries=[{"boundary": "tool \x1b[2J", "ms": 3, "call_id": "c1"}, {"other": 1}])
+    assert "stopped after 3.2 ms (tool \\x1b[2J 3.0 ms; ? ?)" in lines(log.end_step().end_turn("aborted"))
+    assert "stopped after 1.5 ms" in lines(Log().turn().settled().end_turn("aborted"))
+
+
 def test_a_failed_attempt_shows_what_it_had_said_and_why_it_failed():
     log = Log().asking().chunk("first try").retry().chunk("second").says("second").end_step().end_turn()
     shown = lines(log)

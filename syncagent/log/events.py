@@ -19,6 +19,7 @@ __all__ = [
     "AssistantMessage",
     "Body",
     "CancelRequested",
+    "CancelSettled",
     "Event",
     "InboxPut",
     "InboxTaken",
@@ -82,6 +83,22 @@ class CancelRequested(Body):
     via: Optional[str] = f.json_field(f.string, default="api", always=True)
     keep_inbox: Optional[bool] = f.json_field(f.truth, default=False, always=True)
     scope: Optional[str] = f.json_field(f.string, default="tree", always=True)
+
+
+@attrs.frozen(kw_only=True)
+class CancelSettled(Body):
+    """How long the stop of a turn took: `ms` until everything had ended, and at which boundaries.
+
+    Each of `boundaries` is `{"boundary", "ms", "call_id"?}`, in the order in which they ended. A record
+    for people that changes nothing: builds that don't know it may ignore it.
+    """
+
+    type = "cancel/settled"
+    turn: int = f.json_field(f.integer)
+    cause: str = f.json_field(f.string)
+    ms: float = f.json_field(f.number)
+    boundaries: List[Dict[str, Any]] = f.json_field(f.objects)
+    ignorable: Optional[bool] = f.json_field(f.truth, default=True, always=True)
 
 
 @attrs.frozen(kw_only=True)
@@ -278,27 +295,10 @@ class Unknown(Body):
 VOCABULARY: Mapping[str, Type[Body]] = {
     cls.type: cls
     for cls in (
-        InboxPut,
-        InboxTaken,
-        CancelRequested,
-        TurnStart,
-        StepStart,
-        UserMessage,
-        RequestHeader,
-        AssistantChunk,
-        ModelRetry,
-        AssistantMessage,
-        ApprovalAsked,
-        ApprovalDecided,
-        ToolCall,
-        ToolChunk,
-        ToolResult,
-        SubagentStarted,
-        SubagentEnded,
-        LogGap,
-        StepEnd,
-        TurnEnd,
-    )
+        InboxPut, InboxTaken, CancelRequested, CancelSettled, TurnStart, StepStart, UserMessage,
+        RequestHeader, AssistantChunk, ModelRetry, AssistantMessage, ApprovalAsked, ApprovalDecided,
+        ToolCall, ToolChunk, ToolResult, SubagentStarted, SubagentEnded, LogGap, StepEnd, TurnEnd,
+    )  # fmt: skip
 }
 
 

@@ -45,6 +45,12 @@ def integer(value: Any) -> int:
     return value
 
 
+def number(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= LARGEST:
+        raise Malformed(f"is {brief(value)}, not a number from 0 up")
+    return float(value)
+
+
 def string(value: Any) -> str:
     if not isinstance(value, str):
         raise Malformed(f"is {brief(value)}, not a string")

@@ -42,6 +42,7 @@ TABLE: Mapping[Type[Body], Mapping[Phase, Phase]] = {
     ev.InboxPut: ANYWHERE,
     ev.InboxTaken: ANYWHERE,
     ev.CancelRequested: ANYWHERE,
+    ev.CancelSettled: {TURN: TURN, ASKING: ASKING, ACTING: ACTING},
     ev.SubagentStarted: ANYWHERE,
     ev.SubagentEnded: ANYWHERE,
     ev.TurnStart: {IDLE: TURN},

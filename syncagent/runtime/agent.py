@@ -260,6 +260,7 @@ class Agent:
 
     def kill(self) -> None:
         """Kill at once the processes that a stop would give time to end. Stops nothing else."""
+        self._driver.hurry()
         self._processes.kill_now()
 
     # -- waiting and closing ----------------------------------------------------------------------

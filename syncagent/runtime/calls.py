@@ -7,7 +7,7 @@ barrier. The driver dispatches in the model's order and joins every thread befor
 import contextvars
 import threading
 from queue import SimpleQueue
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import attrs
 
@@ -20,6 +20,7 @@ from syncagent.log import events as ev
 from syncagent.log.closers import NOT_DISPATCHED_TEXT
 from syncagent.runtime.result import describe, error_of
 from syncagent.runtime.session import Session
+from syncagent.runtime.stopping import Stopping
 
 __all__ = ["Calls", "EMIT_LIMIT"]
 
@@ -33,8 +34,8 @@ Ready = Tuple[Mapping[str, Any], Tool, Dict[str, Any]]
 
 @attrs.define(kw_only=True)
 class Calls:
-    """The calls of one step. `running` tells the status which tools run; `escaped` keeps what a body
-    raised that is no `Exception`, to be raised again where the turn is waited for."""
+    """The calls of one step. `escaped` keeps what a body raised that is no `Exception`, to be raised
+    again where the turn is waited for."""
 
     session: Session
     tools: Mapping[str, Tool]
@@ -43,7 +44,7 @@ class Calls:
     step: int
     token: CancellationToken
     max_parallel: int
-    running: Callable[[str, bool], None]
+    stopping: Stopping
     escaped: List[BaseException] = attrs.field(factory=list)
 
     def run(self, blocks: List[Dict[str, Any]]) -> None:
@@ -139,7 +140,8 @@ class Calls:
         )
         self.session.append(call)
         try:
-            self.session.flush(token=self.token)  # checkpoint: tool body
+            with self.stopping.at("checkpoint", self.token, call_id=block["id"]):
+                self.session.flush(token=self.token)  # checkpoint: tool body
         except Cancelled:
             self._refuse(block, "ABORTED_BEFORE_DISPATCH", NOT_DISPATCHED_TEXT)
             return None
@@ -160,38 +162,52 @@ class Calls:
             self._refuse(block, "ABORTED_BEFORE_DISPATCH", NOT_DISPATCHED_TEXT)
             return
         emitter = _Emitter(self.session, self.turn, self.step, block["id"])
-        self.running(tool.name, True)
         try:
-            output = self._invoke(tool, values, emitter)
+            output = self._attend(block["id"], tool, values, emitter)
         finally:
-            self.running(tool.name, False)
             emitter.close()
         self._close(block, output)
 
-    def _invoke(self, tool: Tool, values: Dict[str, Any], emitter: "_Emitter") -> ToolOutput:
-        """Run the body under a token of its own; whatever comes of it is an output."""
-        late = f"tool {tool.name} ran longer than {tool.timeout} s"
+    def _attend(
+        self, call_id: str, tool: Tool, values: Dict[str, Any], emitter: "_Emitter"
+    ) -> ToolOutput:
+        """Run the body, stop what it has started by itself when it is stopped, and say so."""
         with self.token.child() as token:
             context = CallContext(token=token, emit=emitter.emit, processes=self.processes)
-            try:
-                if tool.timeout is None:
-                    return _checked(tool.invoke(values, context))
-                with token.deadline(tool.timeout, late):
-                    output = _checked(tool.invoke(values, context))
-            except BaseException as exc:
-                stopped = isinstance(exc, Cancelled) and token.text == late
-                output = ToolOutput(content=[]) if stopped else self._failed(tool, exc)
-            # The first one decides: only the call's own deadline leaves this text.
-            if token.cause is Cause.TIMEOUT and token.text == late:
-                text = f"The {late} and was stopped."
-                content = [block for block in output.content if output.error != "ABORTED"]
-                content = content + [{"type": "text", "text": text}]
-                return ToolOutput(content=content, error="TIMEOUT", message=text)
+            with self.stopping.at("tool", token, name=tool.name, call_id=call_id, body=True) as boundary:
+                output = self._invoke(tool, values, context)
+        stopped = boundary.stopped
+        if not stopped:
             return output
+        note = {"type": "text", "text": f"[stopped with the call: {stopped}]"}
+        if output.error == "TIMEOUT":
+            return attrs.evolve(output, content=[*output.content, note])
+        text = _aborted(tool)
+        return ToolOutput(content=[*output.content, note], error="ABORTED", message=text)
+
+    def _invoke(self, tool: Tool, values: Dict[str, Any], context: CallContext) -> ToolOutput:
+        """Whatever comes of the body is an output."""
+        token = context.token
+        late = f"tool {tool.name} ran longer than {tool.timeout} s"
+        try:
+            if tool.timeout is None:
+                return _checked(tool.invoke(values, context))
+            with token.deadline(tool.timeout, late):
+                output = _checked(tool.invoke(values, context))
+        except BaseException as exc:
+            stopped = isinstance(exc, Cancelled) and token.text == late
+            output = ToolOutput(content=[]) if stopped else self._failed(tool, exc)
+        # The first one decides: only the call's own deadline leaves this text.
+        if token.cause is Cause.TIMEOUT and token.text == late:
+            text = f"The {late} and was stopped."
+            content = [block for block in output.content if output.error != "ABORTED"]
+            content = content + [{"type": "text", "text": text}]
+            return ToolOutput(content=content, error="TIMEOUT", message=text)
+        return output
 
     def _failed(self, tool: Tool, exc: BaseException) -> ToolOutput:
         if isinstance(exc, Cancelled) and self.token.cancelled:
-            text = f"The call was stopped while {tool.name} ran: part of its work may have been done."
+            text = _aborted(tool)
             return ToolOutput.from_text(text, error="ABORTED", message=text)
         if isinstance(exc, ToolError):
             error = error_of(exc, default="TOOL_FAILED")
@@ -224,6 +240,10 @@ class Calls:
             is_error=output.error is not None,
             error=error,
         )
+
+
+def _aborted(tool: Tool) -> str:
+    return f"The call was stopped while {tool.name} ran: part of its work may have been done."
 
 
 def _checked(output: ToolOutput) -> ToolOutput:

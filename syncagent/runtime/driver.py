@@ -6,13 +6,10 @@ never the caller's, so a KeyboardInterrupt can't tear a step in two.
 
 import contextlib
 import contextvars
-import os
 import sys
 import threading
 import time
-from typing import Callable, Dict, List, Optional, Tuple
-
-import attrs
+from typing import Callable, List, Optional, Tuple
 
 from syncagent.cancel import CancellationToken, Cause
 from syncagent.errors import AgentClosed, StoreBusy, StoreError, StoreFull
@@ -22,26 +19,10 @@ from syncagent.runtime import locks
 from syncagent.runtime.inbox import Handle, Inbox, blocks_of
 from syncagent.runtime.result import TurnResult
 from syncagent.runtime.session import Session
+from syncagent.runtime.stopping import Stopping
 from syncagent.runtime.turn import Turn, Work
 
 __all__ = ["Driver"]
-
-
-@attrs.frozen
-class Body:
-    """A tool's body that runs: the tool, and since when by the monotonic clock."""
-
-    name: str
-    since: float
-
-    def where(self, thread: int) -> str:
-        """For how long it has run, and the line on which its thread stands."""
-        text = f"{self.name} for {time.monotonic() - self.since:.0f} s"
-        frame = sys._current_frames().get(thread)
-        if frame is not None:
-            code = frame.f_code
-            text += f", at {os.path.basename(code.co_filename)}:{frame.f_lineno} in {code.co_name}"
-        return text
 
 
 class Driver:
@@ -66,7 +47,6 @@ class Driver:
         self._thread: Optional[threading.Thread] = None  # None: idle
         self._ended: Optional[threading.Thread] = None
         self._waits_for: Optional[str] = None
-        self._bodies: Dict[int, Body] = {}  # by the thread that runs it
         # For those who wait: how many turns were stopped, how many of them are followed by another
         # turn, and what the last one of those came to.
         self._stops = 0
@@ -77,16 +57,17 @@ class Driver:
     @property
     def status(self) -> str:
         with self.guard:
-            bodies = dict(self._bodies)
-            names = ", ".join(body.name for body in bodies.values())
+            turn, waits_for = self._turn, self._waits_for
             if self._thread is None:
                 return "closed" if self.closed else "idle"
-            if self._turn is None or not self._turn.token.cancelled:
-                return self._waits_for or (f"running {names}" if names else "running")
-        if not bodies:
+        inside = [] if turn is None else turn.stopping.inside()
+        if turn is None or not turn.token.cancelled:
+            tools = ", ".join(each.name for each in inside if each.kind == "tool")
+            return waits_for or (f"running {tools}" if tools else "running")
+        if not inside:
             return "cancelling"
-        where = "; ".join(body.where(thread) for thread, body in bodies.items())
-        return f"cancelling (waiting for {names}): {where}"
+        names = ", ".join(each.name for each in inside)
+        return f"cancelling (waiting for {names}): {'; '.join(each.where() for each in inside)}"
 
     def check_open_locked(self) -> None:
         assert self.guard.held
@@ -96,8 +77,10 @@ class Driver:
     def check_outside(self) -> None:
         """Raise `RuntimeError` in a thread of the turn, which would wait for itself."""
         with self.guard:
-            inside = threading.current_thread() is self._thread or threading.get_ident() in self._bodies
-        if inside:
+            turn = self._turn
+            inside = threading.current_thread() is self._thread
+        mine = threading.get_ident()
+        if inside or (turn is not None and any(each.thread == mine for each in turn.stopping.inside())):
             raise RuntimeError("a turn can't wait for its own agent, nor close it: use send() or cancel()")
 
     # -- the stop ---------------------------------------------------------------------------------
@@ -161,6 +144,8 @@ class Driver:
         """The open turn's token is cancelled: what waits now starts nothing by itself."""
         assert self.guard.held
         self._stopping = True
+        if self._turn is not None:
+            self._turn.stopped_at = time.monotonic()
         self._stops += 1
         self.inbox.park_locked()
 
@@ -272,9 +257,34 @@ class Driver:
             self._passed, self._passed_result = self._stops, self.last
             self.guard.notify_all()
         self._turn = Turn(
-            work=self.work, desk=self, number=number, token=self._token, claimed=chosen.messages
+            work=self.work,
+            desk=self,
+            number=number,
+            token=self._token,
+            stopping=Stopping(token=self._token, say=self._notice, spare=self._spare),
+            claimed=chosen.messages,
         )
         return self._turn
+
+    def _notice(self, text: str) -> None:
+        """Tell whoever waits for the turn, or standard error if nobody does who wants to be told."""
+        with self.guard:
+            wanted = [handle.notice for handle in self._handles if handle.notice is not None]
+        for notice in wanted or [_to_standard_error]:
+            with contextlib.suppress(Exception):  # of his own; the turn has other worries
+                notice(text)
+
+    def _spare(self) -> List[int]:
+        """The processes that belong to no call, whatever thread needed them first."""
+        supervisor = self.work.processes.supervisor_pid
+        return [] if supervisor is None else [supervisor]
+
+    def hurry(self) -> None:
+        """No grace any more for what the turn's bodies have started by themselves."""
+        with self.guard:
+            turn = self._turn
+        if turn is not None:
+            turn.stopping.hurry()
 
     def _run_turn(self, turn: Turn) -> None:
         result: Optional[TurnResult] = None
@@ -358,10 +368,8 @@ class Driver:
         with self.guard:
             self._waits_for = text
 
-    def running(self, name: str, begins: bool) -> None:
-        thread = threading.get_ident()
-        with self.guard:
-            if begins:
-                self._bodies[thread] = Body(name, time.monotonic())
-            else:
-                del self._bodies[thread]
+
+def _to_standard_error(text: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()

@@ -32,7 +32,8 @@ Input = Union[str, Sequence[Dict[str, Any]]]
 
 @attrs.define(eq=False)
 class Handle:
-    """One accepted message and whoever waits for it; `cause` says why it was dropped.
+    """One accepted message and whoever waits for it; `cause` says why it was dropped, and `notice(text)`
+    is told of a stop of its turn that takes long.
 
     Its deadline and linked token are held until the future is settled. What settles it runs the
     callbacks of whoever holds the future, so those methods are called without a lock.
@@ -42,6 +43,7 @@ class Handle:
     context: contextvars.Context
     future: "Future[TurnResult]" = attrs.field(factory=Future)
     cause: Optional[Cause] = None
+    notice: Optional[Callable[[str], object]] = None
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
     _limits: Optional[contextlib.ExitStack] = None
     _over: bool = False  # settled: there is nothing to limit any more

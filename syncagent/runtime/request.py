@@ -21,6 +21,7 @@ from syncagent.log.events import is_visible
 from syncagent.log.state import header_of, message_id
 from syncagent.runtime.result import error_of
 from syncagent.runtime.session import Session
+from syncagent.runtime.stopping import Stopping
 
 __all__ = ["Answer", "Request"]
 
@@ -54,6 +55,7 @@ class Request:
     turn: int
     step: int
     token: CancellationToken
+    stopping: Stopping
     status: Callable[[Optional[str]], None]
     partial: str = attrs.field(default="", init=False)
 
@@ -94,11 +96,13 @@ class Request:
 
     def _attempt(self, request: ModelRequest, attempt: int, assembly: Assembly) -> None:
         self.token.raise_if_cancelled()
-        stream = self.model.stream(request, token=self.token)
-        with contextlib.closing(_closable(stream)) as chunks:
-            for chunk in chunks:
-                self.token.raise_if_cancelled()
-                self._take(clean_chunk(chunk), attempt, assembly)
+        name = str(getattr(self.model, "name", type(self.model).__name__))
+        with self.stopping.at("model", self.token, name=name):
+            stream = self.model.stream(request, token=self.token)
+            with contextlib.closing(_closable(stream)) as chunks:
+                for chunk in chunks:
+                    self.token.raise_if_cancelled()
+                    self._take(clean_chunk(chunk), attempt, assembly)
         self.token.raise_if_cancelled()
         if assembly.finish is None:
             raise ModelError("the stream ended without a finish reason", code="truncated", retryable=True)
@@ -150,8 +154,9 @@ class Request:
         )
         self.status(f"retrying ({attempt - 1} of {retries})")
         try:
-            if self.token.wait(delay):
-                raise Cancelled(self.token)
+            with self.stopping.at("back-off", self.token):
+                if self.token.wait(delay):
+                    raise Cancelled(self.token)
         finally:
             self.status(None)
 

@@ -3,6 +3,7 @@
 It runs on the driver. Every exit leaves an ending in the log; which one is decided in `run`.
 """
 
+import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol
 
 import attrs
@@ -30,6 +31,7 @@ from syncagent.runtime.hooks import (
 from syncagent.runtime.request import Answer, Request
 from syncagent.runtime.result import TurnResult, describe, error_of, failure_of
 from syncagent.runtime.session import Session
+from syncagent.runtime.stopping import Stopping
 
 __all__ = ["Desk", "POINTS", "Turn", "Work"]
 
@@ -65,9 +67,6 @@ class Desk(Protocol):
     def waits_for(self, text: Optional[str]) -> None:
         """Say what the turn waits for; None for nothing in particular."""
 
-    def running(self, name: str, begins: bool) -> None:
-        """Say that a tool's body begins or ends."""
-
 
 @attrs.frozen(kw_only=True)
 class Work:
@@ -95,6 +94,7 @@ class Turn:
     desk: Desk
     number: int
     token: CancellationToken
+    stopping: Stopping
     claimed: List[Message]
     dropped: List[Message] = attrs.field(factory=list)
     partial: str = ""  # the text of the last attempt that showed any
@@ -102,6 +102,7 @@ class Turn:
     escaped: List[BaseException] = attrs.field(factory=list)
     step: int = 0
     cut: bool = False  # the output limit has cut an answer of this turn
+    stopped_at: Optional[float] = None  # by the monotonic clock, when its token was cancelled
 
     def run(self) -> TurnResult:
         """Run the turn and write its ending; return what it came to.
@@ -122,6 +123,7 @@ class Turn:
                 self.escaped.append(exc)
             if isinstance(exc, KeyboardInterrupt):
                 self.token.cancel(Cause.USER)
+        self.stopping.close()
         self.work.points("turn.closing", turn=self.number)
         # From here on nobody can cancel the turn, also while its ending is being flushed.
         if self.desk.hand_over():
@@ -129,12 +131,43 @@ class Turn:
         elif self.escaped and reason["kind"] != "error":
             reason = {"kind": "error", "error": _error_of(self.escaped[0])}
         self.work.points("turn.handed_over", turn=self.number)
+        if reason["kind"] == "aborted":
+            self._settled()
         for event in session.end_turn(reason):
             if isinstance(event.body, ev.AssistantMessage):
                 add_usage(self.usage, event.body.usage)
         self.work.points("turn.ended", turn=self.number)
         session.flush()  # checkpoint: turn end
         return self._result(reason, answer)
+
+    def _settled(self) -> None:
+        """Log how long the stop took, and where."""
+        now = time.monotonic()
+        self.work.session.append(
+            ev.CancelSettled(
+                turn=self.number,
+                cause=str(self.token.cause),
+                ms=round((now - (self.stopped_at or now)) * 1000, 3),
+                boundaries=list(self.stopping.settled),
+            )
+        )
+
+    def _ask(self, name: str, hook: Optional[Callable[..., Any]], view: Any, *kinds: type) -> Any:
+        if hook is None:
+            return None
+        with self.stopping.at("hook", self.token, name=name, body=True):
+            return ask(name, hook, view, self.token, *kinds)
+
+    def _checkpoint(self) -> None:
+        with self.stopping.at("checkpoint", self.token):
+            self.work.session.flush(token=self.token)
+
+    def _prompt(self) -> str:
+        system = self.work.hooks.system
+        if isinstance(system, str):
+            return clean(system)
+        with self.stopping.at("system prompt", self.token, body=True):
+            return clean(self.work.hooks.prompt(self.token))
 
     def _steps(self) -> str:
         """Step after step until nothing more is asked; return the final answer."""
@@ -156,12 +189,12 @@ class Turn:
         session, hooks = self.work.session, self.work.hooks
         where: Dict[str, Any] = {"turn": self.number, "step": self.step}
         view = PreStep(session=session.id, messages=tuple(messages), **where)
-        _accept("pre_step", ask("pre_step", hooks.pre_step, view, self.token, Reject))
+        _accept("pre_step", self._ask("pre_step", hooks.pre_step, view, Reject))
         self.token.raise_if_cancelled()
         session.append(ev.StepStart(**where))
         session.append(*[ev.UserMessage(message=message, **where) for message in messages])
         self.work.points("step.started", **where)
-        answer = self._ask()
+        answer = self._request()
         self.cut = self.cut or answer.cut
         add_usage(self.usage, answer.usage)
         if answer.calls:
@@ -172,17 +205,17 @@ class Turn:
             raise self.escaped[0]
         return answer
 
-    def _ask(self) -> Answer:
+    def _request(self) -> Answer:
         session, hooks, model = self.work.session, self.work.hooks, self.work.model
         self.token.raise_if_cancelled()
         request = ModelRequest(
             messages=tuple(session.messages()),
-            system=clean(hooks.prompt(self.token)),
+            system=self._prompt(),
             tools=tuple(tool.spec() for tool in self.work.tools.values()),
             params=dict(getattr(model, "params", None) or {}),
         )
         view = RequestStep(session=session.id, turn=self.number, step=self.step, request=request)
-        answer = ask("request", hooks.request, view, self.token, Reject, ModelRequest)
+        answer = self._ask("request", hooks.request, view, Reject, ModelRequest)
         _accept("request", answer)
         request = answer or request
         sender = Request(
@@ -191,10 +224,11 @@ class Turn:
             turn=self.number,
             step=self.step,
             token=self.token,
+            stopping=self.stopping,
             status=self.desk.waits_for,
         )
         sender.header(request)
-        session.flush(token=self.token)  # checkpoint: model request
+        self._checkpoint()  # of the model request
         self.work.points("request.ready", turn=self.number, step=self.step)
         try:
             return sender.send(request)
@@ -210,7 +244,7 @@ class Turn:
             step=self.step,
             token=self.token,
             max_parallel=self.work.max_parallel,
-            running=self.desk.running,
+            stopping=self.stopping,
             escaped=self.escaped,
         ).run(blocks)
 
@@ -218,7 +252,7 @@ class Turn:
         view = TurnStopping(
             session=self.work.session.id, turn=self.number, step=self.step, text=answer.text
         )
-        more = ask("turn_stopping", self.work.hooks.turn_stopping, view, self.token, Reject, Continue)
+        more = self._ask("turn_stopping", self.work.hooks.turn_stopping, view, Reject, Continue)
         _accept("turn_stopping", more)
         if isinstance(more, Continue):
             self.desk.put_next(more.text)

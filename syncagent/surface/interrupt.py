@@ -125,7 +125,8 @@ class Agent(runtime.Agent):
 
         `timeout` is in seconds and `token` the caller's own (or a `threading.Event`): when one fires,
         the message's turn is cancelled, or the message withdrawn. `notice(text)` is told what a
-        signal has brought about.
+        signal has brought about, and which tool goes on a second after it was stopped; the latter
+        goes to standard error where there is no `notice`.
 
         In the main thread, where the host has no handler of its own, the first Ctrl+C stops the turn
         in order and KeyboardInterrupt is raised when its ending is in the log; the second kills what a
@@ -140,6 +141,7 @@ class Agent(runtime.Agent):
         say = notice or _silent
         with Signals() as signals:
             handle = self._send("next_turn", content, timeout=timeout, token=token)
+            handle.notice = notice
             handle.future.add_done_callback(signals.wake)
             number = self._wait(handle, signals, say)
             result = self._attend(handle)

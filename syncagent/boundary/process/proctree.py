@@ -33,6 +33,7 @@ class Stat:
         self.parent = int(fields[1])
         self.group = int(fields[2])
         self.start = int(fields[19])
+        self.held = fields[0] in (b"T", b"t")  # by SIGSTOP, or by a debugger
         # A process whose first thread has ended looks like a zombie while its other threads run.
         self.living = fields[0] not in (b"Z", b"X", b"x") or int(fields[17]) > 1
 

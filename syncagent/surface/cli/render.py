@@ -93,6 +93,14 @@ class Renderer:
         via = f", via {one_line(body.via, 40)}" if body.via else ""
         self._line(2, f"stop asked for: {one_line(body.cause, 40)}{via}", event)
 
+    def _settled(self, event: Event, body: ev.CancelSettled) -> None:
+        where = [
+            one_line(f"{entry.get('boundary', '?')} {_milliseconds(entry.get('ms'))}", 120)
+            for entry in body.boundaries
+        ]
+        at = f" ({'; '.join(where)})" if where else ""
+        self._line(2, f"stopped after {_milliseconds(body.ms)}{at}", event)
+
     def _turn_start(self, event: Event, body: ev.TurnStart) -> None:
         self._open_turn, self._usage = body.turn, {}
         self._screen.line("")
@@ -178,6 +186,10 @@ class Renderer:
         self._line(2, f"ended {body.kind}{why}{f' ({spent})' if spent else ''}", event)
 
 
+def _milliseconds(value: Any) -> str:
+    return f"{value:.1f} ms" if isinstance(value, (int, float)) else "?"
+
+
 def _error_text(error: Mapping[str, Any]) -> str:
     return f"{error.get('code')}: {error.get('message', '')}"
 
@@ -192,6 +204,7 @@ _SHOWN: Mapping[Type[ev.Body], Callable[[Renderer, Event, Any], None]] = {
     ev.InboxPut: Renderer._put,
     ev.InboxTaken: Renderer._taken,
     ev.CancelRequested: Renderer._cancel,
+    ev.CancelSettled: Renderer._settled,
     ev.TurnStart: Renderer._turn_start,
     ev.StepStart: Renderer._step_start,
     ev.UserMessage: Renderer._user,
