@@ -385,14 +385,11 @@ def test_a_body_that_was_not_read_to_its_end_takes_its_connection_with_it() -> N
         assert server.connections == 2
 
 
-def ended(*rest: bytes) -> bytes:
-    """An answer whose last event is followed by `rest` of the body."""
-    return servers.CHUNKED + servers.chunk(EVENTS) + b"".join(map(servers.chunk, rest)) + b"0\r\n\r\n"
-
-
-def first_piece(client: HttpClient, url: str, token: CancellationToken, **drained: float) -> bytes:
-    with client.stream("GET", url, token=token) as response:
+def first_piece(client: HttpClient, server: Server, token: CancellationToken, **drained: float) -> bytes:
+    """The first piece of an answer, whose server may send the rest then, and a drain of that."""
+    with client.stream("GET", server.url, token=token) as response:
         piece = next(response.iter_bytes())
+        server.event("rest").set()
         response.drain(**drained)
         return piece
 
@@ -407,17 +404,19 @@ def test_a_drained_connection_is_left_to_the_next_request(
 
     def script(peer: servers.Peer) -> None:
         peer.request()
-        peer.send(ended(*rest))
+        peer.send(servers.CHUNKED, servers.chunk(EVENTS))
+        peer.await_go("rest")
+        peer.send(*map(servers.chunk, rest), b"0\r\n\r\n")
         peer.request()
         released.wait(DEADLINE)
-        peer.send(ended())
+        peer.send(servers.CHUNKED + servers.chunk(EVENTS) + b"0\r\n\r\n")
 
     with Server(script, tls=authority.context() if secure else None) as server:
         with local_client(verify=authority.bundle) as client, CancellationToken() as token:
-            assert first_piece(client, server.url, token, seconds=DEADLINE) == EVENTS
+            assert first_piece(client, server, token, seconds=DEADLINE) == EVENTS
             timer = threading.Timer(0.2, released.set)
             timer.start()
-            assert first_piece(client, server.url, token, seconds=0.05) == EVENTS
+            assert first_piece(client, server, token, seconds=0.05) == EVENTS
             timer.join()
             assert server.connections == 1
 
@@ -426,9 +425,15 @@ def test_a_drained_connection_is_left_to_the_next_request(
     "tail", [b"", b"5\r\nhal", servers.chunk(b"more")], ids=["silence", "half", "a piece"]
 )
 def test_a_body_that_does_not_end_in_time_takes_its_connection_with_it(tail: bytes) -> None:
-    script = servers.stalling(servers.CHUNKED, servers.chunk(EVENTS), tail)
+    def script(peer: servers.Peer) -> None:
+        peer.request()
+        peer.send(servers.CHUNKED, servers.chunk(EVENTS))
+        peer.await_go("rest")
+        peer.send(tail)
+        peer.stall()
+
     with Server(script) as server, local_client(idle_timeout=None) as client, CancellationToken() as token:
-        assert first_piece(client, server.url, token) == EVENTS
+        assert first_piece(client, server, token) == EVENTS
         server.wait_ended()
 
 
@@ -439,7 +444,7 @@ def test_a_drain_knows_the_socket_under_a_proxys_tls_and_the_servers(authority: 
             options = {"verify": authority.bundle, "proxies": {"https": proxy.url}}
             with local_client(idle_timeout=60.0, **options) as client, CancellationToken() as token:
                 began = time.monotonic()
-                assert first_piece(client, server.url, token) == EVENTS
+                assert first_piece(client, server, token) == EVENTS
                 assert time.monotonic() - began < DEADLINE
 
 
@@ -451,7 +456,7 @@ def test_a_body_that_never_stops_is_not_drained_for_ever() -> None:
             peer.send(servers.chunk(EVENTS))
 
     with Server(script) as server, local_client() as client, CancellationToken() as token:
-        assert first_piece(client, server.url, token)[:9] == EVENTS[:9]
+        assert first_piece(client, server, token)[:9] == EVENTS[:9]
         server.wait_ended()
 
 
@@ -460,7 +465,7 @@ def test_a_cancel_ends_a_drain() -> None:
 
     def work() -> None:
         try:
-            first_piece(client, server.url, token, seconds=60.0)
+            first_piece(client, server, token, seconds=60.0)
         except BaseException as exc:
             outcome.append(exc)
 

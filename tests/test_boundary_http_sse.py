@@ -6,7 +6,7 @@ from typing import Iterator, List
 import pytest
 
 from syncagent.boundary.http.failures import TransportError
-from syncagent.boundary.http.sse import ServerSentEvent, read_events
+from syncagent.boundary.http.sse import ServerSentEvent, read_batches, read_events
 
 
 def data_of(*chunks: bytes) -> List[str]:
@@ -50,6 +50,24 @@ def test_each_way_of_cutting_the_bytes_gives_the_same_events(end: str) -> None:
 def test_the_three_line_ends_and_an_optional_space_mean_the_same(end: str, space: str) -> None:
     stream = f"data:{space}x{end}data:{space}y{end}{end}data:{space}z{end}{end}".encode()
     assert data_of(stream) == ["x\ny", "z"]
+
+
+def test_the_line_feed_of_a_cut_line_end_is_skipped_and_no_other() -> None:
+    for chunks in every_cut(b"data: a\r\n\ndata: b\r\r\n"):
+        assert data_of(*chunks) == ["a", "b"], chunks
+
+
+def test_what_one_piece_completes_comes_together() -> None:
+    batches = read_batches([b"data: a\n\nda", b"ta: b\n\ndata: c\n\n: d", b"\n\n", b"data: e\n\n"])
+    assert [[event.data for event in batch] for batch in batches] == [["a"], ["b", "c"], ["e"]]
+
+
+def test_what_came_before_an_error_comes_out_first() -> None:
+    seen = []
+    with pytest.raises(TransportError):
+        for batch in read_batches([b"data: a\n\ndata: " + b"x" * 100 + b"\n\n"], limit=50):
+            seen.append([event.data for event in batch])
+    assert seen == [["a"]]
 
 
 def test_only_one_space_after_the_colon_is_dropped() -> None:

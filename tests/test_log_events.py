@@ -66,6 +66,39 @@ def test_an_event_reads_back_as_what_it_was(type):
     assert Event.from_text(event.seq, event.time, type, event.text) == event
 
 
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        {"kind": kind, "text": said}
+        for kind in ("text", "reasoning", "tool_call")
+        for said in ("", " ", 'a "quoted" one', "\\ud800", "a\nb\t\0\x1f\x7f", "é€🙂\u2028", "x" * 5000)
+    ]
+    + [{"text": "x", "kind": "text"}, {"kind": "text", "text": "x", "usage": {"output_tokens": 1}}],
+    ids=repr,
+)
+def test_the_short_way_to_a_chunks_text_gives_what_the_long_one_gives(chunk):
+    from syncagent.log import fields
+
+    body = ev.AssistantChunk(turn=1, step=2, attempt=3, chunk=chunk)
+    text = Event(seq=1, time=1, body=body).text
+    assert text == fields.encode(body.to_dict())
+    assert Event.from_text(1, 1, body.type, text).body == body
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"chunk": {"kind": "text", "text": "\ud800"}}, {"chunk": {"kind": "audio", "text": ""}}, {"turn": -1},
+     {"turn": True}, {"step": 1.0}, {"attempt": 2**63}, {"chunk": {"kind": "text", "text": 1}}],
+    ids=repr,
+)  # fmt: skip
+def test_the_short_way_takes_nothing_that_the_long_one_refuses(wrong):
+    right = {"turn": 1, "step": 1, "attempt": 1, "chunk": {"kind": "text", "text": ""}}
+    body = ev.AssistantChunk(**{**right, **wrong})
+    with pytest.raises(InvalidLog) as caught:
+        Event(seq=1, time=1, body=body).text
+    assert caught.value.rule == "L1"
+
+
 @pytest.mark.parametrize("type", SAMPLES)
 def test_keys_of_other_builds_survive(type):
     extra = {"extra": {"a": [1, None]}, "name": "n", "type": None, "_text": "t", "self": 1, "ключ": ""}

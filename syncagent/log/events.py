@@ -382,6 +382,11 @@ def _read_body(seq: int, name: str, data: Dict[str, Any]) -> Body:
 
 def _encode(event: Event) -> str:
     """What is checked is what will be read: a body that no open would accept is refused here."""
+    body = event.body
+    if type(body) is AssistantChunk and not body.synthetic and not body.extra:
+        plain = f.plain_chunk(body.turn, body.step, body.attempt, body.chunk)
+        if plain is not None:
+            return plain
     data = event.data
     try:
         text = f.encode(data)

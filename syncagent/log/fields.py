@@ -179,6 +179,23 @@ def encode(data: Any) -> str:
     return text
 
 
+def plain_chunk(turn: Any, step: Any, attempt: Any, chunk: Mapping[str, Any]) -> Optional[str]:
+    """The JSON text of a chunk event that has nothing but a kind and a text; None for any other.
+
+    There are very many of them, and what is written here reads back equal by its form.
+    """
+    if list(chunk) != ["kind", "text"] or type(chunk["text"]) is not str or chunk["kind"] not in CHUNK_KINDS:
+        return None
+    for number in (turn, step, attempt):
+        if type(number) is not int or not 0 <= number <= LARGEST:
+            return None
+    try:
+        chunk["text"].encode("utf-8")
+    except UnicodeEncodeError:
+        return None
+    return _PLAIN % (turn, step, attempt, chunk["kind"], _ENCODER.encode(chunk["text"]))
+
+
 def decode(text: str) -> Any:
     """The value of a JSON text. Raises `ValueError` or `RecursionError` unless `encode` could write it."""
     value = _DECODER.decode(text)
@@ -213,6 +230,7 @@ def _finite(text: str) -> float:
 
 # Made once: `json.dumps` makes one for each call where it isn't the default, a fifth of the cost.
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_PLAIN = '{"turn":%d,"step":%d,"attempt":%d,"chunk":{"kind":"%s","text":%s}}'
 # The reader of the standard library takes NaN, Infinity and 1e999, which no writer gives back.
 _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_finite)
 

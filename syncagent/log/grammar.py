@@ -27,6 +27,8 @@ The rules, whose ids appear in errors:
 
 from typing import Any, Callable, FrozenSet, Iterable, Mapping, Optional, Tuple, Type
 
+import attrs
+
 from syncagent.errors import InvalidLog
 from syncagent.log import events as ev
 from syncagent.log.events import Body, Event
@@ -60,6 +62,16 @@ TABLE: Mapping[Type[Body], Mapping[Phase, Phase]] = {
     ev.StepEnd: {ASKING: TURN, ACTING: TURN},
     ev.TurnEnd: {TURN: IDLE},
     ev.LogGap: {TURN: TURN, ASKING: ASKING, ACTING: ACTING},
+}
+
+#: type -> which numbers of the open turn, step and attempt it carries; those that open one carry the next.
+NUMBERS: Mapping[Type[Body], Tuple[str, ...]] = {
+    body: tuple(
+        name
+        for name, opens in (("turn", ev.TurnStart), ("step", ev.StepStart), ("attempt", ev.ModelRetry))
+        if name in attrs.fields_dict(body) and body is not opens
+    )
+    for body in TABLE
 }
 
 #: What repair may write, in the order in which it must (see `closers`).
@@ -119,24 +131,23 @@ def _need(condition: object, rule: str, text: str) -> None:
 
 
 def _check_place(state: LogState, event: Event) -> None:
+    """L1, L2 and L4. Its texts are made only when they are needed: most events are chunks of a stream."""
     body = event.body
-    _need(event.seq == state.seq + 1, "L1", f"its seq is {event.seq}, not {state.seq + 1}")
-    _need(event.time >= state.time, "L1", f"its time {event.time} is before {state.time}")
+    if event.seq != state.seq + 1:
+        raise _Broken("L1", f"its seq is {event.seq}, not {state.seq + 1}")
+    if event.time < state.time:
+        raise _Broken("L1", f"its time {event.time} is before {state.time}")
     event.text  # raises L1 unless data reads back equal
     if isinstance(body, ev.Unknown):
         why = "this build doesn't know the type: upgrade syncagent to read this log"
         _need(body.ignorable, "L2", why)
         return
-    _need(state.phase in TABLE[type(body)], "L2", f"it can't stand in phase {state.phase}")
-    turn = getattr(body, "turn", None)
-    if turn is not None and not isinstance(body, ev.TurnStart):
-        _need(turn == state.turn, "L4", f"it carries turn {turn}; turn {state.turn} is open")
-    step = getattr(body, "step", None)
-    if step is not None and not isinstance(body, ev.StepStart):
-        _need(step == state.step, "L4", f"it carries step {step}; step {state.step} is open")
-    attempt = getattr(body, "attempt", None)
-    if attempt is not None and not isinstance(body, ev.ModelRetry):
-        _need(attempt == state.attempt, "L4", f"it carries attempt {attempt}; {state.attempt} is open")
+    if state.phase not in TABLE[type(body)]:
+        raise _Broken("L2", f"it can't stand in phase {state.phase}")
+    for name in NUMBERS[type(body)]:
+        number, is_open = getattr(body, name), getattr(state, name)
+        if number != is_open and number is not None:
+            raise _Broken("L4", f"it carries {name} {number}; {name} {is_open} is open")
 
 
 def _check_synthetic(state: LogState, body: Body) -> None:

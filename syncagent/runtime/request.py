@@ -27,6 +27,8 @@ __all__ = ["Answer", "Request"]
 
 #: The longest Retry-After that is obeyed, in seconds; a longer one ends the turn with an error.
 LONGEST_RETRY_AFTER = 120.0
+#: How many chunks that came together go into the log together.
+TOGETHER = 256
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
 #: How a stream may end; another word is a failure, never a success.
 FINISHES = ("stop", "tool_calls", "max_tokens")
@@ -99,10 +101,16 @@ class Request:
         name = str(getattr(self.model, "name", type(self.model).__name__))
         with self.stopping.at("model", self.token, name=name):
             stream = self.model.stream(request, token=self.token)
+            shown: List[ev.Body] = []  # what isn't in the log yet, since more of it is there already
             with contextlib.closing(_closable(stream)) as chunks:
-                for chunk in chunks:
-                    self.token.raise_if_cancelled()
-                    self._take(clean_chunk(chunk), attempt, assembly)
+                try:
+                    for chunk in chunks:
+                        self.token.raise_if_cancelled()
+                        self._take(clean_chunk(chunk), attempt, assembly, shown)
+                        if not chunk.more or len(shown) >= TOGETHER:
+                            self._log(shown)
+                finally:
+                    self._log(shown)
         self.token.raise_if_cancelled()
         if assembly.finish is None:
             raise ModelError("the stream ended without a finish reason", code="truncated", retryable=True)
@@ -110,12 +118,17 @@ class Request:
             text = f"the stream ended with the unknown finish reason {assembly.finish!r}"
             raise ModelError(text, code="bad_response")
 
-    def _take(self, chunk: Chunk, attempt: int, assembly: Assembly) -> None:
+    def _take(self, chunk: Chunk, attempt: int, assembly: Assembly, shown: List[ev.Body]) -> None:
         assembly.add(chunk)
         if chunk.text or chunk.usage or chunk.kind == "tool_call":
-            self.session.append(
+            shown.append(
                 ev.AssistantChunk(turn=self.turn, step=self.step, attempt=attempt, chunk=chunk.to_dict())
             )
+
+    def _log(self, shown: List[ev.Body]) -> None:
+        bodies, shown[:] = list(shown), []
+        if bodies:
+            self.session.append(*bodies)
 
     def _commit(self, attempt: int, assembly: Assembly) -> Answer:
         cut = assembly.finish == "max_tokens"
@@ -172,6 +185,8 @@ def _iterate(stream: Any) -> Iterator[Chunk]:
 
 def clean_chunk(chunk: Chunk) -> Chunk:
     """The chunk without what is no Unicode."""
+    if chunk.id is None and chunk.name is None and chunk.text.isascii():
+        return chunk
     text, id, name = clean(chunk.text), clean(chunk.id), clean(chunk.name)
     if (text, id, name) == (chunk.text, chunk.id, chunk.name):
         return chunk

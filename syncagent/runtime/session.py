@@ -7,7 +7,19 @@ import contextlib
 import itertools
 import time
 from collections import deque
-from typing import Any, Callable, Collection, Deque, Dict, Iterator, List, Mapping, Optional, Protocol
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Deque,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Protocol,
+)
 
 from syncagent.boundary.store.protocol import Backend, Opened
 from syncagent.cancel import CancellationToken
@@ -80,19 +92,13 @@ class Session:
         and the store's error when the store is dead.
         """
         with self._guard:
-            try:
-                return [self._append_locked(body) for body in bodies]
-            finally:
-                self._guard.notify_all()
+            return self._append_locked(bodies)
 
     def end_turn(self, reason: Mapping[str, Any]) -> List[Event]:
         """Append what the open turn needs to be closed, and its ending. Raises what `append` does."""
         with self._guard:
             self._raise_if_over_locked()  # a dead store may have kept results out of the log
-            try:
-                return [self._append_locked(body) for body in closing_bodies(self._state, reason)]
-            finally:
-                self._guard.notify_all()
+            return self._append_locked(closing_bodies(self._state, reason))
 
     def _raise_if_over_locked(self) -> None:
         assert self._guard.held
@@ -101,26 +107,45 @@ class Session:
         if self.closed:
             raise AgentClosed(f"session {self.id!r} is closed")
 
-    def _append_locked(self, body: Body) -> Event:
+    def _append_locked(self, bodies: Iterable[Body]) -> List[Event]:
         self._raise_if_over_locked()
-        # A clock that goes back holds the time: the log's never does.
-        event = Event(seq=self._state.seq + 1, time=max(_now_ms(), self._state.time), body=body)
-        advance(self._state, event)
+        events: List[Event] = []
+        fresh: List[Event] = []
+        try:
+            for body in bodies:
+                # A clock that goes back holds the time: the log's never does.
+                event = Event(seq=self._state.seq + 1, time=max(_now_ms(), self._state.time), body=body)
+                advance(self._state, event)
+                events.append(event)
+                fresh.append(event)
+                if self._state.phase is Phase.IDLE:  # the writer keeps each balanced state
+                    self._hand_over_locked(fresh)
+        finally:
+            self._hand_over_locked(fresh)
+            self._guard.notify_all()
+        return events
+
+    def _hand_over_locked(self, fresh: List[Event]) -> None:
+        """Give the writer what the state has taken in already, and forget what it has written."""
+        events, fresh[:] = list(fresh), []
+        if not events:
+            return
         balanced = self._state.kept() if self._state.phase is Phase.IDLE else None
         try:
-            self._backend.append(self._lease, [event], state=balanced)
+            self._backend.append(self._lease, events, state=balanced)
         except StoreError as exc:
             self._failure = exc
             raise
         except BaseException as exc:
-            # The state is one event ahead of what the writer has: nothing can follow it.
+            # The state is ahead of what the writer has: nothing can follow it.
             text = f"{self._backend.path}: an append to session {self.id!r} was cut: {describe(exc)}"
             self._failure = StoreFailed(text, path=self._backend.path)
             raise
-        self._transcript.add(event)
+        for event in events:
+            if event.type in SURFACE:
+                self._transcript.add(event)
         self._forget_locked()
-        self._recent.append(event)
-        return event
+        self._recent.extend(events)
 
     def flush(self, *, token: Optional[CancellationToken] = None) -> None:
         """Return when all that was appended is durable.

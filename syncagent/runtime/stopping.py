@@ -107,6 +107,8 @@ class Stopping:
         finally:
             with mine.lock:
                 mine.over = True
+            if mine.strays is not None:
+                mine.strays.settle(self._spare())
             with self._cond:
                 del self._open[key]
                 if mine.stopped_at is not None:

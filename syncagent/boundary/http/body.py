@@ -8,6 +8,7 @@ import http.client
 import zlib
 from typing import Any, Iterator, List
 
+from syncagent.boundary.http.chunked import Dechunker
 from syncagent.boundary.http.failures import TransportError
 
 __all__ = ["Body"]
@@ -21,6 +22,8 @@ class Body:
     def __init__(self, raw: Any) -> None:
         self._raw = raw
         self._left = raw.length_remaining
+        fp: Any = getattr(raw, "_fp", None)
+        self._chunks = Dechunker() if getattr(fp, "chunked", False) and not fp.isclosed() else None
         self._decoders = [_decoder(name) for name in reversed(_codings(raw.headers))]
 
     def __iter__(self) -> Iterator[bytes]:
@@ -37,9 +40,25 @@ class Body:
 
     def _read(self) -> bytes:
         """The next bytes of the body, at least one; b"" at its end."""
+        if self._chunks is not None:
+            return self._read_chunks(self._chunks)
         if hasattr(self._raw, "read1"):
             return self._raw.read1(_SIZE, decode_content=False) or b""
         return self._read1()
+
+    def _read_chunks(self, chunks: Dechunker) -> bytes:
+        """The same where the body comes in chunks: all of them that one read of the socket has brought."""
+        fp = self._raw._fp
+        found = b""
+        while not found and not chunks.over:
+            data = fp.fp.read1(_SIZE)
+            if not data:
+                raise http.client.IncompleteRead(b"")
+            found = chunks.feed(data)
+        if chunks.over and not fp.isclosed():
+            fp.close()
+            self._raw.release_conn()
+        return found
 
     def _read1(self) -> bytes:
         """The same for a urllib3 without `read1`, through http.client's.

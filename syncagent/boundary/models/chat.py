@@ -8,13 +8,13 @@ import itertools
 import json
 import re
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Type, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Type, Union
 from urllib.parse import quote, unquote, urlsplit
 
 from syncagent._version import __version__
 from syncagent.boundary.http.client import HttpClient, Response, header_problem
 from syncagent.boundary.http.failures import TransportError, describe
-from syncagent.boundary.http.sse import ServerSentEvent, read_events
+from syncagent.boundary.http.sse import ServerSentEvent, read_batches
 from syncagent.boundary.models.chat_reply import ChatReply
 from syncagent.boundary.models.chat_request import RESERVED, encode_request
 from syncagent.boundary.models.failures import error_of_object, error_of_status
@@ -24,6 +24,8 @@ from syncagent.cancel import CancellationToken
 from syncagent.errors import ModelError
 
 __all__ = ["ChatModel"]
+
+_DECODER = json.JSONDecoder()
 
 #: Bytes of a whole answer that isn't streamed.
 _LARGEST_BODY = 32 * 1024 * 1024
@@ -104,8 +106,9 @@ class ChatModel:
             ) as response:
                 if response.status >= 400:
                     raise self._error_of(response)
-                for value in self._objects(response, reply):
-                    yield from reply.feed(value)
+                yield from _announced(
+                    (reply.feed(value), more) for value, more in self._objects(response, reply)
+                )
             yield from reply.end()
         token.raise_if_cancelled()
 
@@ -151,8 +154,9 @@ class ChatModel:
             error.args = (f"POST {describe(self._url)}: {error}",)
         return error
 
-    def _objects(self, response: Response, reply: ChatReply) -> Iterator[Dict[str, Any]]:
+    def _objects(self, response: Response, reply: ChatReply) -> Iterator[Tuple[Dict[str, Any], bool]]:
         """The JSON objects of the answer: many of a stream, or one of a server that doesn't stream.
+        With each, whether the next one is there already.
 
         What kind it is, is seen from its first byte: the content type is often wrong.
         """
@@ -166,15 +170,18 @@ class ChatModel:
         if start[:1] == b"<":
             raise ModelError("the answer is a page of HTML: is the address right?", code="bad_response")
         if start[:1] in (b"{", b"["):
-            yield self._object(_join(whole), response)
+            yield self._object(_join(whole), response), False
             return
         try:
-            for event in read_events(whole):
-                if event.data.strip() == "[DONE]":
+            for batch in read_batches(whole):
+                said = [event for event in batch if event.data.strip()]
+                done = [n for n, event in enumerate(said) if event.data.strip() == "[DONE]"]
+                said = said[: done[0]] if done else said
+                for number, event in enumerate(said, 1):
+                    yield self._object_of_event(event, response), number < len(said)
+                if done:
                     response.drain()
                     return
-                if event.data.strip():
-                    yield self._object_of_event(event, response)
         except TransportError:
             # Some servers cut the connection instead of ending the stream. All was said by then.
             if not reply.finished:
@@ -189,7 +196,7 @@ class ChatModel:
         value: Any = None
         # Nothing is raised while a JSON error is handled: that one would stay with it, text and all.
         with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(text)
+            value = _DECODER.decode(text) if isinstance(text, str) else json.loads(text)
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
         if not isinstance(value, dict):
@@ -198,6 +205,28 @@ class ChatModel:
         if error:
             raise error_of_object(error, headers=response.headers, redact=self._redact)
         return value
+
+
+def _announced(groups: Iterable[Tuple[Iterable[Chunk], bool]]) -> Iterator[Chunk]:
+    """The chunks of all groups; `more` is set on each behind which another one of its batch stands.
+
+    With each group, whether another one is there already. What was said before an error comes first.
+    """
+    held: Optional[Chunk] = None
+    try:
+        for chunks, more in groups:
+            for chunk in chunks:
+                if held is not None:
+                    object.__setattr__(held, "more", True)  # nobody has it yet
+                    yield held
+                held = chunk
+            if held is not None and not more:
+                last, held = held, None
+                yield last
+    except Exception:
+        if held is not None:
+            yield held
+        raise
 
 
 def _join(pieces: Iterable[bytes]) -> bytes:

@@ -5,7 +5,7 @@ is passed over, and only an ending that is missing or unknown is a failure.
 """
 
 import json
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from syncagent.boundary.models.assemble import CallPlaces
 from syncagent.boundary.models.protocol import Chunk
@@ -54,8 +54,12 @@ class ChatReply:
         """Whether the provider has said how the answer finished; only usage may still come."""
         return self._reason is not None
 
-    def feed(self, value: Mapping[str, Any]) -> Iterator[Chunk]:
-        """Yield what one object of the stream says, or the single object of a whole answer."""
+    def feed(self, value: Mapping[str, Any]) -> Iterable[Chunk]:
+        """What one object of the stream says, or the single object of a whole answer."""
+        text = _plain_text(value)
+        return (Chunk(text=text),) if text is not None and not self._held else self._feed(value)
+
+    def _feed(self, value: Mapping[str, Any]) -> Iterator[Chunk]:
         for choice in _dicts(value.get("choices")):
             if choice.get("index") in (None, 0):
                 yield from self._choice(choice)
@@ -152,6 +156,33 @@ class ChatReply:
                 self._held[kind, index] = text[-1]
                 text = text[:-1]
             return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+#: What a delta of nothing but text may have beside it.
+_BESIDE: FrozenSet[str] = frozenset({"content", "role"})
+
+
+def _plain_text(value: Mapping[str, Any]) -> Optional[str]:
+    """The text of an object that says nothing else, which most of a stream are; None for any other."""
+    choices = value.get("choices")
+    if type(choices) is not list or len(choices) != 1 or value.get("usage"):
+        return None
+    choice = choices[0]
+    if type(choice) is not dict or choice.get("finish_reason") or choice.get("index") not in (None, 0):
+        return None
+    delta = choice.get("delta")
+    if type(delta) is not dict or not _BESIDE.issuperset(delta):
+        return None
+    text = delta.get("content")
+    return text if type(text) is str and text and _is_whole(text) else None
+
+
+def _is_whole(text: str) -> bool:
+    """Whether there is no half of a character in it."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _chunk(kind: str, index: int, text: str) -> Chunk:

@@ -39,7 +39,8 @@ class Chunk:
     arguments. A call's first chunk has its `index`, and `id` and `name` as the provider sent them;
     the later ones have its `index`. `usage` holds `input_tokens` and `output_tokens` where the
     provider sent them with this chunk. `finish` is None but on the last chunk, which must have it:
-    "stop", "tool_calls" or "max_tokens".
+    "stop", "tool_calls" or "max_tokens". `more` says that the next chunk is there already: the runtime
+    may then take several together. It is no part of what was said.
     """
 
     kind: str = "text"
@@ -49,10 +50,13 @@ class Chunk:
     name: Optional[str] = None
     usage: Optional[Mapping[str, Any]] = None
     finish: Optional[str] = None
+    more: bool = attrs.field(default=False, eq=False, repr=False)
 
     def to_dict(self) -> Dict[str, Any]:
-        """The form in which the log keeps it: `finish` and what is None are left out."""
+        """The form in which the log keeps it: `finish`, `more` and what is None are left out."""
         data: Dict[str, Any] = {"kind": self.kind, "text": self.text}
+        if self.kind == "text" and (self.index, self.id, self.name, self.usage) == (None,) * 4:
+            return data
         for key in ("index", "id", "name"):
             value = getattr(self, key)
             if value is not None:

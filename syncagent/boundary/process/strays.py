@@ -24,6 +24,8 @@ __all__ = ["Strays"]
 NAMED = 5
 #: Seconds that a process may take to be held: on a busy machine it first has to get its turn.
 HOLD_LIMIT = 0.25
+#: Seconds after its KILL that a process may go on before it counts as one that refuses.
+REFUSED_LIMIT = 2.0
 
 
 @attrs.define
@@ -83,6 +85,22 @@ class Strays:
         for process, stat in due.items():
             self._signal(process, stat, now)
 
+    def settle(self, spare: Iterable[int] = ()) -> None:
+        """Wait until whoever was stopped is gone: what waited for a child returns before its children end.
+
+        One that takes no KILL, being another user's, isn't waited for.
+        """
+        pause = 0.0002
+        while any(self._is_due(process, seen) for process, seen in self._seen.items()):
+            time.sleep(pause)
+            pause = min(0.02, pause * 1.5)
+            self.stop(spare)
+
+    def _is_due(self, process: proctree.Process, seen: _Seen) -> bool:
+        stat = proctree.stat_of(process.pid)
+        alive = stat is not None and stat.start == process.start and stat.living
+        return alive and time.monotonic() < seen.kill_at + REFUSED_LIMIT
+
     def _signal(self, process: proctree.Process, stat: proctree.Stat, now: float) -> None:
         first = process not in self._seen
         if first:
@@ -97,7 +115,7 @@ class Strays:
         """No grace from now on."""
         self._grace = 0.0
         for seen in list(self._seen.values()):
-            seen.kill_at = 0.0
+            seen.kill_at = min(seen.kill_at, time.monotonic())
 
     @property
     def stopped(self) -> str:
