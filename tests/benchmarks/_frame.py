@@ -13,7 +13,10 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import attrs
 
-__all__ = ["Figure", "Left", "options", "percentile", "report"]
+__all__ = ["Figure", "Left", "Target", "options", "percentile", "report"]
+
+#: Where the servers and processes of the tests are found, under the names that the tests use.
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 @attrs.frozen(kw_only=True)
