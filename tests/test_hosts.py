@@ -79,7 +79,8 @@ class Kernel:
             self.client.stop_channels()
         self.manager.shutdown_kernel(now=False)
         self.manager.cleanup_resources()
-        self.manager.context.destroy()
+        for owner in (self.client, self.manager):
+            owner.context.destroy()
         _close_loop()
 
 

@@ -58,9 +58,9 @@ def memory() -> int:
 class Soak:
     """One agent after the other, driven by its own thread, stopped by any."""
 
-    def __init__(self, store: Store, url: str, turns: int) -> None:
+    def __init__(self, store: Store, server: ModelServer, turns: int) -> None:
         self.store = store
-        self.url = url
+        self.server = server
         self.left = turns
         self.lock = threading.Lock()
         self.reasons: Counter[str] = collections.Counter()
@@ -73,12 +73,13 @@ class Soak:
             self.left -= 1
             if self.left % 50 == 0:
                 self.sizes.append(memory())
+                self.server.requests.clear()  # what it got is no memory of ours
             return self.left >= 0
 
     def drive(self, seed: int) -> None:
         rng = random.Random(seed)
         try:
-            with ChatModel("any", base_url=self.url) as model:
+            with ChatModel("any", base_url=self.server.url) as model:
                 while self.left > 0:
                     with Agent(model, store=self.store, tools=[bash, wait, plain], max_steps=6) as agent:
                         for _ in range(25):
@@ -118,7 +119,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/runs.db"
         with ModelServer(entries(random.Random(1))) as server, Store(path) as store:
-            soak = Soak(store, server.url, turns)
+            soak = Soak(store, server, turns)
             threads = [threading.Thread(target=soak.drive, args=(seed,)) for seed in range(AGENTS)]
             begun = time.perf_counter()
             for thread in threads:
