@@ -14,7 +14,10 @@ import syncagent
 PACKAGE = pathlib.Path(syncagent.__file__).parent
 
 #: What is imported from outside, so that only our own doing is looked at.
-OUTSIDE = ["attrs", "cattrs", "click", "cloudpickle", "platformdirs", "requests", "requests.adapters", "sqlite_utils"]
+OUTSIDE = [
+    "attrs", "cattrs", "click", "cloudpickle", "platformdirs", "requests", "requests.adapters",
+    "sqlite_utils",
+]  # fmt: skip
 
 LIBRARIES = {
     "requests", "urllib3", "sqlite_utils", "sqlite3", "click", "cattrs", "cloudpickle", "platformdirs",

@@ -3,11 +3,12 @@
 Run as `python -I -S supervisor.py FD RUNTIME_PID`. It imports the standard library and the two
 files beside it, knows no token, log or session, and has one thread, so that it may fork.
 
-For each tool the supervisor gets one byte and four descriptors (request, stdin, output, control),
-or five, of which the tool itself gets the last as number 3, and forks a guard. The guard is the subreaper of exactly one tool: whatever the tool starts, daemons
-too, is a descendant of the guard, can be found and is killed. The supervisor is a second subreaper:
-it kills what a guard that was killed has left. Both see the death of the runtime by its pidfd and
-by the end of their sockets, which a copy in a forked child of the runtime would delay for ever.
+For each tool the supervisor gets one byte and four descriptors (request, stdin, output, control), or
+five, of which the tool itself gets the last as number 3, and forks a guard. The guard is the subreaper
+of exactly one tool: whatever the tool starts, daemons too, is a descendant of the guard, can be found
+and is killed. The supervisor is a second subreaper: it kills what a guard that was killed has left.
+Both see the death of the runtime by its pidfd and by the end of their sockets, which a copy in a forked
+child of the runtime would delay for ever.
 
 On the control socket the runtime says T (TERM, and KILL after the grace), K (KILL) and 0 (no grace
 from now on). The guard says, a line each: `hello`; `pid N`; `stopping`, a stop reached the tool while

@@ -230,7 +230,7 @@ class _Emitter:
 
         if not isinstance(text, str):
             raise TypeError(f"emit() takes a string, not {type(text).__name__}")
-        if sys.__stdout__ is not None:
+        if sys.__stdout__ is not None and not sys.__stdout__.closed:
             sys.__stdout__.flush()
         rest = memoryview(clean(text).encode("utf-8"))
         with self._lock:

@@ -41,9 +41,14 @@ def pack(job: Dict[str, Any], *, tool: str) -> bytes:
 def check_bound(function: Callable[..., Any], *, tool: str) -> None:
     """Raise `TypeError` if what is bound to a function by now, such as its closure, can't be pickled.
 
-    What it finds at a call only, its globals above all, may not be there yet.
+    What it finds at a call only, its globals above all, may not be there yet. A function at the top
+    of a module that can be imported will go by its name: nothing that is bound to it is sent.
     """
-    for words, value in _bound(function):
+    plain = isinstance(function, types.FunctionType)
+    if plain and function.__module__ in sys.modules and function.__module__ != "__main__":
+        if "<locals>" not in function.__qualname__ and not _by_value(function.__module__):
+            return
+    for words, value in _bound(function) if plain else [("what it is made of", function)]:
         exc = _refusal(value)
         if exc is not None:
             raise TypeError(f"tool {tool!r} can't be isolated: {_blame([(words, value)], exc)}")
@@ -100,9 +105,8 @@ def _place(function: Any, tool: Optional[Tool]) -> Optional[Tuple[str, str]]:
 
 def _by_value(module: str) -> bool:
     """Whether the user has asked cloudpickle to send this module's functions by value."""
-    import cloudpickle
-
-    wanted = cloudpickle.list_registry_pickle_by_value()
+    asked: Any = sys.modules.get("cloudpickle")  # whoever has asked has imported it
+    wanted = asked.list_registry_pickle_by_value() if asked is not None else ()
     parts = module.split(".")
     return any(".".join(parts[:count]) in wanted for count in range(1, len(parts) + 1))
 
@@ -144,7 +148,7 @@ def _blame(parts: List[Part], exc: Exception) -> str:
             break
     if not path:
         return f"it can't be pickled ({exc})"
-    if len(path) > 1 and path[-1] == "its function":
+    if len(path) > 1 and path[-1] in ("its function", "what it is made of"):
         path.pop()
     return f"{' of '.join(path)}, of type {type(culprit).__name__}, can't be pickled ({exc})"
 
