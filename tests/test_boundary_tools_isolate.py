@@ -895,7 +895,8 @@ def test_an_interpreter_that_cannot_start_says_why(bench: Bench, monkeypatch: py
 
 def test_a_folder_that_was_removed_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
-    program = "import os\nos.chdir('here')\nos.rmdir(os.getcwd())\n" + ZIPPED
+    gone = "import os, syncagent.boundary.tools.isolate, syncagent.boundary.process\n"
+    program = gone + "os.chdir('here')\nos.rmdir(os.getcwd())\n" + ZIPPED
     said = run_host(program, cwd=tmp_path)
     assert "it failed: its process was not to be had: cannot start a child process: [Errno 2]" in said
 

@@ -7,6 +7,7 @@ import would look for the function. It knows no process.
 
 import functools
 import io
+import itertools
 import pickle
 import sys
 import types
@@ -16,6 +17,10 @@ from syncagent.boundary.tools.base import Tool
 from syncagent.errors import ToolError
 
 __all__ = ["check_bound", "find", "pack"]
+
+#: Where the search for what can't be pickled stops: each level, and each part, is pickled again.
+MAX_LEVELS = 8
+MAX_PARTS = 1000
 
 #: What a value is called, and the value.
 Part = Tuple[str, Any]
@@ -136,8 +141,8 @@ def _blame(parts: List[Part], exc: Exception) -> str:
     seen: Set[int] = set()
     culprit: Any = None
     todo: Iterator[Part] = iter(parts)
-    while True:
-        for words, value in todo:
+    while len(path) < MAX_LEVELS:
+        for words, value in itertools.islice(todo, MAX_PARTS):
             refusal = None if id(value) in seen else _refusal(value)
             if refusal is not None:
                 seen.add(id(value))
