@@ -804,10 +804,11 @@ def test_a_stop_reaches_what_an_isolated_body_runs(bench: Bench, monkeypatch: py
     def work(context: CallContext) -> Any:
         script = "setsid sleep 600 & echo here; wait"
         result = context.processes.run(["bash", "-c", script], token=context.token, on_output=context.emit)
-        return [result.signal, context.token.cause]  # its guard or ours was the first to say SIGTERM
+        # Its guard or ours was the first to say SIGTERM.
+        return [result.signal, context.token.wait(30), context.token.cause]
 
     bench.stop_at("here", "disposed")
-    assert bench.run(work).text == '[15, "disposed"]'
+    assert bench.run(work).text == '[15, true, "disposed"]'
     assert mark.pids() == []
 
 

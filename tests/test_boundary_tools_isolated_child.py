@@ -64,6 +64,12 @@ def test_a_report_that_is_not_complete_is_none(file: Any, monkeypatch: pytest.Mo
     assert board.read_report() is None
 
 
+@pytest.mark.parametrize("data", [b"\xff" * 9000, b"\2" + b"\0" * 7 + b"\4" + b"\0" * 8183 + b"nope" * 9])
+def test_what_something_else_wrote_there_is_no_report(file: Any, data: bytes) -> None:
+    os.write(file.fileno(), data)
+    assert Board(file.fileno()).read_report() is None
+
+
 def run_child(parcel: bytes, *options: str) -> Optional[Dict[str, Any]]:
     """Run the program as a guard does, without one."""
     with tempfile.TemporaryFile() as file:

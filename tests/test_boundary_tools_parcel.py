@@ -42,6 +42,11 @@ def test_a_parcel_says_how_the_parent_is_set_up() -> None:
     assert setup == {"tag": sys.implementation.cache_tag, "path": sys.path, "argv": sys.argv}
 
 
+def test_an_entry_of_the_path_that_no_import_looks_at_stays_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["/a", LOCK, Path("/b"), "/c"])
+    assert pickle.loads(parcel.pack(job(len), tool="it"))["path"] == ["/a", "/c"]
+
+
 def test_a_parent_without_arguments_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(sys, "argv")
     assert sent(len)[0]["argv"] == [""]

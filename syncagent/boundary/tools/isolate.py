@@ -73,6 +73,8 @@ class Isolated:
                     share=fd,
                 )
             except Cancelled:
+                if board.begun:  # it is none of ours: showing the output has raised it
+                    raise
                 return _never_began()
             except ProcessError as exc:
                 raise ToolError(f"{name} failed: its process was not to be had: {exc}") from exc
@@ -99,15 +101,16 @@ class Isolated:
 @contextlib.contextmanager
 def _new_board() -> Iterator[int]:
     """A file without a name, in memory where the system can do that; nothing of it is ever left."""
-    if hasattr(os, "memfd_create"):
+    try:
         fd = os.memfd_create("syncagent-isolated")
-        try:
-            yield fd
-        finally:
-            os.close(fd)
-    else:
+    except (AttributeError, OSError):  # no Linux, or a filter that forbids it
         with tempfile.TemporaryFile() as file:
             yield file.fileno()
+        return
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 class _Stop:

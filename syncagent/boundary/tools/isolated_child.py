@@ -92,10 +92,15 @@ class Board:
         self._put(len(data).to_bytes(8, "little"), _LENGTH)
 
     def read_report(self) -> Optional[Dict[str, Any]]:
-        """The report; None if the child died before it was complete."""
+        """The report; None if the child died before it was complete, or if something else wrote here."""
         size = int.from_bytes(self._get(8, _LENGTH), "little")
-        report: Optional[Dict[str, Any]] = json.loads(self._get(size, _REPORT)) if size else None
-        return report
+        if size == 0 or os.fstat(self._fd).st_size < _REPORT + size:
+            return None
+        try:
+            report = json.loads(self._get(size, _REPORT))
+        except ValueError:
+            return None
+        return report if isinstance(report, dict) else None
 
 
 def main() -> None:

@@ -32,7 +32,8 @@ def pack(job: Dict[str, Any], *, tool: str) -> bytes:
     Raises `ToolError`, with the tool and what it is that can't be pickled.
     """
     file = io.BytesIO()
-    setup = {"tag": sys.implementation.cache_tag, "path": list(sys.path), "argv": list(_argv())}
+    path = [one for one in sys.path if isinstance(one, str)]  # an import looks at no others
+    setup = {"tag": sys.implementation.cache_tag, "path": path, "argv": list(_argv())}
     pickle.dump(setup, file)
     try:
         _dump(job, file)
