@@ -562,6 +562,14 @@ def test_a_copy_that_the_body_has_forked_reports_nothing(bench: Bench) -> None:
     assert bench.run(work).text == "the body's"
 
 
+def test_what_it_starts_gets_no_descriptor_of_ours(bench: Bench) -> None:
+    def work() -> Any:
+        done = subprocess.run(["ls", "/proc/self/fd"], stdout=subprocess.PIPE, text=True, close_fds=False)
+        return done.stdout.split()
+
+    assert bench.run(work).text == '["0", "1", "2", "3"]'  # the last one is what `ls` reads
+
+
 def test_a_thread_that_it_left_is_waited_for_as_at_the_end_of_a_script(bench: Bench) -> None:
     def work() -> str:
         def late() -> None:
