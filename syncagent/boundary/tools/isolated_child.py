@@ -118,12 +118,9 @@ def main() -> None:
 
 
 def _take_parcel() -> bytes:
-    """Read standard input to its end, and leave an empty one to the body."""
+    """Read standard input to its end: for the body it is empty."""
     with open(0, "rb", closefd=False) as file:
         data = file.read()
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # whatever the locale says, the parent reads UTF-8
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
@@ -201,17 +198,33 @@ def _listening_token(board: Board) -> Any:
             pass
         token.cancel(*board.cause)
 
-    def forked() -> None:
-        # A copy of this process, of a multiprocessing pool say, has no such thread: SIGTERM would
-        # not end it, and would cancel us instead.
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    os.register_at_fork(after_in_child=forked)
+    _spare_copies()
     threading.Thread(target=watch, name="syncagent-isolated-token", daemon=True).start()
     signal.signal(signal.SIGTERM, lambda *_: os.write(writer, word))
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     return token
+
+
+def _spare_copies() -> None:
+    """Have SIGTERM end a copy that the body forks, a worker of multiprocessing say, at once.
+
+    With our handler it would not, and it would cancel our token: the pipe is the same. The signal is
+    held back over the fork, as it may be sent to a copy that is not yet ready.
+    """
+    masks: Dict[int, Any] = {}
+
+    def before() -> None:
+        masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    def after() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop(threading.get_ident()))
+
+    def after_in_copy() -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        after()
+
+    os.register_at_fork(before=before, after_in_parent=after, after_in_child=after_in_copy)
 
 
 def _context(token: Any, board: Board, stack: contextlib.ExitStack) -> Any:
