@@ -1015,3 +1015,16 @@ def test_a_failure_reads_as_it_does_without_isolation(home: Any) -> None:
             agent.run("go")
             told.append(results(home.events(agent)))
         assert told[0] == told[1]
+
+
+def test_a_module_with_an_isolated_tool_loads_no_more_for_it() -> None:
+    """It is imported anew for each call: neither the log, nor processes, nor cloudpickle are needed."""
+    program = """
+import sys
+from syncagent import tool
+@tool(isolate=True)
+def work(x: int): ""
+names = "cloudpickle", "cattrs", "syncagent.log.events", "syncagent.boundary.process", "socket", "tempfile"
+print([name for name in names if name in sys.modules])
+"""
+    assert run_host(program) == "[]\n"

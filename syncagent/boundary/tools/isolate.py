@@ -2,12 +2,14 @@
 
 It packs the function, has `isolated_child` run it, and makes of its report, or of its death, what
 the body of any tool comes to. It knows no session.
+
+A module with an isolated tool is imported for every call of it, and this one too: what is needed at
+a call alone is imported there.
 """
 
 import contextlib
 import os
 import sys
-import tempfile
 import threading
 from typing import Any, Dict, Iterator, List, Optional
 
@@ -19,7 +21,6 @@ from syncagent.boundary.tools.isolated_child import Board
 from syncagent.boundary.tools.schema import Signature
 from syncagent.cancel import CancellationToken, Cancelled, Cause
 from syncagent.errors import ToolError
-from syncagent.log.closers import NOT_DISPATCHED_TEXT
 
 __all__ = ["Isolated"]
 
@@ -104,6 +105,8 @@ def _new_board() -> Iterator[int]:
     try:
         fd = os.memfd_create("syncagent-isolated")
     except (AttributeError, OSError):  # no Linux, or a filter that forbids it
+        import tempfile
+
         with tempfile.TemporaryFile() as file:
             yield file.fileno()
         return
@@ -175,7 +178,8 @@ def _program() -> str:
 
 def _never_began() -> ToolOutput:
     """The output of a call that was stopped while its process was still getting ready."""
-    text = NOT_DISPATCHED_TEXT
+    from syncagent.log.closers import NOT_DISPATCHED_TEXT as text
+
     return ToolOutput.from_text(text, error="ABORTED_BEFORE_DISPATCH", message=text)
 
 
