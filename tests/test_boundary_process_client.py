@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from typing import Any, Iterator, List
@@ -331,6 +332,21 @@ print(errors > 3, p.run(["true"], token=token).exit_code)
 p.close()
 """
     assert run_host(program) == "True 0\n"
+
+
+def test_a_program_gets_the_descriptor_that_is_shared_and_no_other(processes: Processes) -> None:
+    with tempfile.TemporaryFile() as file:
+        result = bash(processes, "echo shared >&3; sleep 600 & ls /proc/self/fd", share=file.fileno())
+        assert os.pread(file.fileno(), 100, 0) == b"shared\n"
+    assert result.output.split() == ["0", "1", "2", "3", "4"]  # the last one is what `ls` reads
+    assert result.stopped == 1
+    assert bash(processes, "ls /proc/self/fd").output.split() == ["0", "1", "2", "3"]
+
+
+def test_a_descriptor_that_is_shared_and_not_open_is_a_clear_error(processes: Processes) -> None:
+    with pytest.raises(ProcessError, match="cannot start a child process: .*Bad file descriptor"):
+        bash(processes, "true", share=100_000)
+    assert bash(processes, "echo hi").output == "hi\n"
 
 
 def test_a_folder_that_was_removed_under_the_host_is_a_clear_error() -> None:

@@ -11,7 +11,7 @@ import pytest
 from processes import DEADLINE, Mark, Running, bash, run_host
 from test_boundary_store_forks import in_child
 
-from syncagent.boundary.process import ProcessError, Processes
+from syncagent.boundary.process import ProcessError, Processes, ProcessResult
 from syncagent.cancel import CancellationToken, Cancelled
 
 pytestmark = pytest.mark.concurrent
@@ -32,6 +32,23 @@ def warm(processes: Processes) -> None:
 
 
 # -- endings --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "script, words",
+    [
+        ("true", "exit code 0"),
+        ("exit 7", "exit code 7"),
+        ("kill -SEGV $$", "killed by signal 11 (SIGSEGV)"),
+        ("kill -40 $$", "killed by signal 40"),
+    ],
+)
+def test_an_ending_has_words(processes: Processes, script: str, words: str) -> None:
+    assert bash(processes, script).ending == words
+
+
+def test_what_never_started_has_an_ending_too() -> None:
+    assert ProcessResult(exit_code=None, timed_out=True).ending == "nothing was started"
 
 
 def test_output_of_both_streams_and_the_exit_code_are_reported(processes: Processes) -> None:

@@ -31,6 +31,15 @@ def test_all_are_closed_once(feed: bool) -> None:
     assert descriptors() == before
 
 
+def test_what_is_shared_comes_last_and_stays_the_caller_s() -> None:
+    reader, writer = os.pipe()
+    wires = Wires(feed=False, share=writer)
+    assert wires.theirs[4:] == [writer]
+    wires.close()
+    os.close(writer)
+    os.close(reader)
+
+
 @pytest.mark.parametrize("feed", [True, False])
 @pytest.mark.parametrize("fail_at", range(1, 5))
 def test_a_failure_half_way_gives_back_what_was_made(

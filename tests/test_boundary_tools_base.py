@@ -111,7 +111,6 @@ def test_unfit_options_are_refused() -> None:
         ({"effect": "maybe"}, "effect"),
         ({"timeout": 0}, "time-out"),
         ({"timeout": float("nan")}, "time-out"),
-        ({"isolate": True}, "not there yet"),
     ):
         with pytest.raises(ValueError, match=text):
             tool(name="it", **options)(lambda: None)  # type: ignore[call-overload]

@@ -14,9 +14,14 @@ import syncagent
 PACKAGE = pathlib.Path(syncagent.__file__).parent
 
 #: What is imported from outside, so that only our own doing is looked at.
-OUTSIDE = ["attrs", "cattrs", "click", "platformdirs", "requests", "requests.adapters", "sqlite_utils"]
+OUTSIDE = [
+    "attrs", "cattrs", "click", "cloudpickle", "platformdirs", "requests", "requests.adapters",
+    "sqlite_utils",
+]  # fmt: skip
 
-LIBRARIES = {"requests", "urllib3", "sqlite_utils", "sqlite3", "click", "cattrs", "platformdirs"}
+LIBRARIES = {
+    "requests", "urllib3", "sqlite_utils", "sqlite3", "click", "cattrs", "cloudpickle", "platformdirs",
+}  # fmt: skip
 
 
 #: Not for importing: the command, and the child program of tool processes, which runs outside of the package.

@@ -200,7 +200,8 @@ class Calls:
         # The first one decides: only the call's own deadline leaves this text.
         if token.cause is Cause.TIMEOUT and token.text == late:
             text = f"The {late} and was stopped."
-            content = [block for block in output.content if output.error != "ABORTED"]
+            told = output.error not in ("ABORTED", "ABORTED_BEFORE_DISPATCH")
+            content = list(output.content) if told else []
             content = content + [{"type": "text", "text": text}]
             return ToolOutput(content=content, error="TIMEOUT", message=text)
         return output

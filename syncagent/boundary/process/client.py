@@ -46,6 +46,7 @@ class _Job:
     deadline: Optional[float]
     buffer: HeadTail
     live: Optional[LiveText]
+    share: Optional[int]
 
 
 def _deadline(timeout: Optional[float]) -> Optional[float]:
@@ -100,13 +101,15 @@ class Processes:
         on_output: Optional[Callable[[str], object]] = None,
         head: int = 16384,
         tail: int = 65536,
+        share: Optional[int] = None,
     ) -> ProcessResult:
         """Run a program to its end and return how it ended; nothing of it is left then.
 
         It gets no terminal, and `stdin` or nothing as input; `cwd` and `env` default to ours. When
         `token` is cancelled, or after `timeout` seconds, all of it gets TERM and, `grace` seconds
         later, KILL; so does, `linger` seconds after its own end, what it has left running. The
-        output goes to `on_output` while it comes, in this thread, until that returns False.
+        output goes to `on_output` while it comes, in this thread, until that returns False. `share` is
+        an open descriptor that the program gets as its number 3; it stays the caller's.
 
         Raises `Cancelled` if the token is cancelled before anything was started, `ProcessError` if
         nothing can be started or the guard is lost, `ValueError` for what no program can get. A
@@ -123,6 +126,7 @@ class Processes:
             deadline=_deadline(timeout),
             buffer=HeadTail(head=head, tail=tail),
             live=None if on_output is None else LiveText(on_output),
+            share=share,
         )
         token.raise_if_cancelled()
         return self._run(self._state(), job)
@@ -214,7 +218,7 @@ def _listed(state: _State, call: Call) -> Iterator[None]:
 def _perform(state: _State, supervisor: Supervisor, job: _Job) -> ProcessResult:
     """Have one call done. Raises `NeverStarted` if the supervisor is dead or no supervisor."""
     with _starting():
-        wires = Wires(feed=bool(job.stdin))
+        wires = Wires(feed=bool(job.stdin), share=job.share)
     call = Call(wires)
     with contextlib.ExitStack() as stack:
         stack.callback(call.close)

@@ -26,7 +26,7 @@ class Guard:
     """Starts one tool and ends when nothing of it is left; `run` is all of its life."""
 
     def __init__(self, fds: List[int], runtime: int, libc: Any) -> None:
-        self.request, self.stdin, self.output, self.control = fds
+        self.request, self.stdin, self.output, self.control, *self.shared = fds
         self.runtime = runtime  # becomes readable when the runtime dies, or -1
         self.libc = libc
         self.wake = -1
@@ -48,7 +48,8 @@ class Guard:
     def run(self) -> None:
         """Read what to start, start it, watch it to its end and say how that was."""
         os.setsid()
-        proctree.close_all_but({self.request, self.stdin, self.output, self.control, self.runtime})
+        keep = {self.request, self.stdin, self.output, self.control, self.runtime}
+        proctree.close_all_but(keep.union(self.shared))
         proctree.prctl(self.libc, proctree.PR_SET_CHILD_SUBREAPER, 1)
         self.wake = proctree.wake_on_child()
         os.set_blocking(self.control, False)
@@ -153,12 +154,12 @@ class Guard:
             self.say(f"error cannot start a process: {exc.strerror}")
             return False
         if self.leader == 0:
-            become(order, (self.stdin, self.output), me, self.libc)
+            become(order, (self.stdin, self.output), self.shared, me, self.libc)
         try:
             os.setpgid(self.leader, self.leader)
         except OSError:  # it has done so itself and is the tool already
             pass
-        for fd in (self.stdin, self.output):
+        for fd in (self.stdin, self.output, *self.shared):
             os.close(fd)  # or the runtime would never read the end of the output
         self.say(f"pid {self.leader}")
         return True
@@ -274,7 +275,9 @@ class Guard:
             self.leftovers.add(process)
 
 
-def become(order: Dict[str, Any], stdio: Tuple[int, int], guard: int, libc: Any) -> NoReturn:
+def become(
+    order: Dict[str, Any], stdio: Tuple[int, int], shared: List[int], guard: int, libc: Any
+) -> NoReturn:
     """Turn this forked child into the tool. It exits 127 if there is no such program, else 126."""
     what = name = ""
     try:
@@ -285,7 +288,10 @@ def become(order: Dict[str, Any], stdio: Tuple[int, int], guard: int, libc: Any)
         reset_signals()
         for fd, number in ((stdio[0], 0), (stdio[1], 1), (stdio[1], 2)):
             os.dup2(fd, number)
-        proctree.close_all_but(set())
+        for number, fd in enumerate(shared, start=3):
+            os.dup2(fd, number)
+            os.set_inheritable(number, True)  # dup2 does nothing where both are the same number
+        proctree.close_all_but(set(range(3, 3 + len(shared))))
         argv = [text.encode("latin-1") for text in order["argv"]]
         env = {key.encode("latin-1"): value.encode("latin-1") for key, value in order["env"]}
         what, name = "enter the folder", order["cwd"]

@@ -6,6 +6,7 @@ It knows the words of the control socket (see `supervisor`) and nothing of how a
 import contextlib
 import os
 import select
+import signal as signals
 import socket
 import threading
 import time
@@ -67,6 +68,16 @@ class ProcessResult:
     left: int = 0
     output: str = ""
     dropped: int = 0
+
+    @property
+    def ending(self) -> str:
+        """How the program itself ended, in words: its exit code, or the signal that killed it."""
+        if self.signal is None:
+            return "nothing was started" if self.exit_code is None else f"exit code {self.exit_code}"
+        try:
+            return f"killed by signal {self.signal} ({signals.Signals(self.signal).name})"
+        except ValueError:  # a real-time signal has no name
+            return f"killed by signal {self.signal}"
 
 
 class Call:

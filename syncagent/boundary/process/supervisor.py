@@ -3,11 +3,12 @@
 Run as `python -I -S supervisor.py FD RUNTIME_PID`. It imports the standard library and the two
 files beside it, knows no token, log or session, and has one thread, so that it may fork.
 
-For each tool the supervisor gets one byte and four descriptors (request, stdin, output, control)
-and forks a guard. The guard is the subreaper of exactly one tool: whatever the tool starts, daemons
-too, is a descendant of the guard, can be found and is killed. The supervisor is a second subreaper:
-it kills what a guard that was killed has left. Both see the death of the runtime by its pidfd and
-by the end of their sockets, which a copy in a forked child of the runtime would delay for ever.
+For each tool the supervisor gets one byte and four descriptors (request, stdin, output, control), or
+five, of which the tool itself gets the last as number 3, and forks a guard. The guard is the subreaper
+of exactly one tool: whatever the tool starts, daemons too, is a descendant of the guard, can be found
+and is killed. The supervisor is a second subreaper: it kills what a guard that was killed has left.
+Both see the death of the runtime by its pidfd and by the end of their sockets, which a copy in a forked
+child of the runtime would delay for ever.
 
 On the control socket the runtime says T (TERM, and KILL after the grace), K (KILL) and 0 (no grace
 from now on). The guard says, a line each: `hello`; `pid N`; `stopping`, a stop reached the tool while
@@ -80,7 +81,7 @@ class Supervisor:
 
     def accept(self) -> None:
         fds = array.array("i")
-        room = socket.CMSG_SPACE(4 * fds.itemsize)
+        room = socket.CMSG_SPACE(5 * fds.itemsize)
         try:
             data, notes, _, _ = self.socket.recvmsg(1, room, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
         except BlockingIOError:
@@ -93,7 +94,7 @@ class Supervisor:
         if not data:
             self.end()
         # With fewer (we are out of descriptors) closing them tells the runtime.
-        elif len(fds) == 4 and self.start(list(fds)):
+        elif len(fds) in (4, 5) and self.start(list(fds)):
             del fds[3]
         for number in fds:
             os.close(number)

@@ -1,7 +1,7 @@
 """The descriptors of one call: both ends of each, and whose they are. It knows no process.
 
 `theirs` goes to the supervisor and on to the guard, in this order: request, standard input, output,
-control. Everything of ours is non-blocking.
+control, and what the caller shares with the program, if anything. Everything of ours is non-blocking.
 """
 
 import contextlib
@@ -19,9 +19,12 @@ PIPE_SIZE = 1 << 20
 
 
 class Wires:
-    """The ends of one call; each is closed once, at the latest by `close`."""
+    """The ends of one call; each is closed once, at the latest by `close`.
 
-    def __init__(self, *, feed: bool) -> None:
+    `share` is a descriptor of the caller's, who keeps it and closes it.
+    """
+
+    def __init__(self, *, feed: bool, share: Optional[int] = None) -> None:
         self._theirs: List[Callable[[], object]] = []
         self.control: Optional[socket.socket] = None
         self.request: Optional[socket.socket] = None
@@ -41,6 +44,8 @@ class Wires:
             _widen(self.output)
             self.control, control = self._pair()
             self.theirs = [request, reader, writer, control]
+            if share is not None:
+                self.theirs.append(share)
         except BaseException:  # no more descriptors: give those back that we got
             self.close()
             raise

@@ -159,23 +159,26 @@ def tool(
     The schema comes from the annotations, the description from the docstring's first paragraph and
     the descriptions of the parameters from its parameter lines. A parameter named `token` gets the
     call's `CancellationToken`, one annotated `CallContext` gets the context; the model sees neither.
+    With `isolate` each call runs in a process of its own, which a stop kills if need be.
 
-    Raises `TypeError` if the function can't be called by a model, with the reason.
+    Raises `TypeError` if the function can't be called by a model, or can't be isolated, with the reason.
     """
-    if isolate:
-        raise ValueError("isolate=True is not there yet: a tool's body runs in this process")
-
     def make(function: Callable[..., Any]) -> Tool:
         from syncagent.boundary.tools.schema import Signature
 
         if not callable(function):
             raise TypeError(f"a tool is made of a function, not of {function!r:.100}")
         signature = Signature.of(function, name=name)
+        body = signature.call
+        if isolate:
+            from syncagent.boundary.tools.isolate import Isolated
+
+            body = Isolated.of(signature).call
         return Tool(
             name=signature.name,
             description=signature.description if description is None else description,
             parameters=signature.parameters,
-            body=signature.call,
+            body=body,
             effect=effect,
             exclusive=exclusive,
             timeout=timeout,

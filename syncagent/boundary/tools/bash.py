@@ -5,7 +5,6 @@ It knows processes and nothing of sessions.
 
 import math
 import shutil
-import signal as signals
 from typing import Any, Dict, List, Mapping, Optional
 
 import attrs
@@ -130,11 +129,8 @@ def _output(result: ProcessResult, token: CancellationToken, timeout: float) -> 
         error, note = "TIMEOUT", "timed out and was stopped"
     elif result.cancelled:
         error, note = "ABORTED", "cancelled and stopped"
-    elif result.signal is not None:
-        error, note = "TOOL_FAILED", f"killed by {_signal_name(result.signal)}"
     else:
-        note = f"exit code {result.exit_code}"
-        error = "TOOL_FAILED" if result.exit_code else None
+        error, note = None if result.exit_code == 0 else "TOOL_FAILED", result.ending
     if error is not None:
         notes.append(note)
     if result.stopped:
@@ -149,13 +145,6 @@ def _output(result: ProcessResult, token: CancellationToken, timeout: float) -> 
 
 def _processes(count: int) -> str:
     return f"{count} background process{'' if count == 1 else 'es'}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return f"signal {number} ({signals.Signals(number).name})"
-    except ValueError:
-        return f"signal {number}"
 
 
 def _join(output: str, notes: List[str]) -> str:
