@@ -109,7 +109,8 @@ def test_what_was_there_before_and_what_is_spared_goes_on(mark):
         strays = Strays()
         with started(mark, "echo ready; exec sleep 60") as spared:
             with started(mark, "echo ready; exec sleep 60") as mine:
-                stop_until(strays, lambda: mine.poll() is not None, "the end of its own", spare=[spared.pid])
+                spare = lambda: [spared.pid]  # noqa: E731
+                stop_until(strays, lambda: mine.poll() is not None, "the end of its own", spare=spare)
                 assert (before.poll(), spared.poll()) == (None, None)
     # Its name is the shell's for a moment after its line.
     assert strays.stopped in [f"1 process: {name} (pid {mine.pid})" for name in ("sleep", "bash")]

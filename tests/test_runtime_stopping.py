@@ -216,6 +216,30 @@ def test_the_supervisor_is_nobodys_child_however_it_was_started(home):
     assert "[stopped with" not in text_of(home.events(agent))
 
 
+@linux
+def test_a_supervisor_that_is_just_starting_is_spared_too(home, monkeypatch):
+    """The stop comes when the call's thread has forked it and doesn't know its pid yet."""
+    start, begun, go = subprocess.Popen, threading.Event(), threading.Event()
+
+    def slow(*args, **options):
+        child = start(*args, **options)
+        begun.set()
+        assert go.wait(LONG)
+        return child
+
+    monkeypatch.setattr("syncagent.boundary.process.launcher.subprocess.Popen", slow)
+    agent = home.agent([call("bash", {"command": "sleep 60"})], tools=[bash])
+    future = agent.send("go")
+    assert begun.wait(LONG)
+    agent.cancel()
+    until(lambda: agent._driver._turn.stopping._busy, "the thread that looks")
+    until(lambda: agent._processes._state().lock.locked(), "its question")
+    go.set()
+    assert future.result(LONG).reason == "aborted"
+    assert "[stopped with" not in text_of(home.events(agent))
+    assert agent._processes.supervisor_pid is not None
+
+
 # -- patience ------------------------------------------------------------------------------------------
 
 

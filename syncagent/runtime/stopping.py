@@ -11,11 +11,11 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import attrs
 
-from syncagent.boundary.process.strays import Strays
+from syncagent.boundary.process.strays import Spare, Strays
 from syncagent.boundary.tools.text import clean
 from syncagent.cancel import CancellationToken
 
@@ -56,7 +56,7 @@ class Boundary:
             text += f", at {os.path.basename(code.co_filename)}:{frame.f_lineno} in {code.co_name}"
         return text
 
-    def look(self, spare: Iterable[int]) -> None:
+    def look(self, spare: Spare) -> None:
         with self.lock:
             if self.strays is not None and not self.over:
                 self.strays.stop(spare)
@@ -74,7 +74,7 @@ class Stopping:
         *,
         token: CancellationToken,
         say: Callable[[str], None],
-        spare: Callable[[], Iterable[int]],
+        spare: Spare,
     ) -> None:
         self._token = token
         self._say = say
@@ -108,7 +108,7 @@ class Stopping:
             with mine.lock:
                 mine.over = True
             if mine.strays is not None:
-                mine.strays.settle(self._spare())
+                mine.strays.settle(self._spare)
             with self._cond:
                 del self._open[key]
                 if mine.stopped_at is not None:
@@ -145,9 +145,8 @@ class Stopping:
             if len(todo) > known:
                 pause = FIRST_PAUSE  # one more was stopped
             known = len(todo)
-            spare = list(self._spare())
             for each in todo:
-                each.look(spare)
+                each.look(self._spare)
                 self._tell(each)
             with self._cond:
                 self._cond.wait(pause)

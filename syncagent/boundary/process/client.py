@@ -83,9 +83,10 @@ class Processes:
 
     @property
     def supervisor_pid(self) -> Optional[int]:
-        """The pid of the supervisor, None while there is none."""
-        supervisor = self._state().supervisor
-        return None if supervisor is None else supervisor.child.pid
+        """The pid of the supervisor, None while there is none. Waits for one that is just starting."""
+        state = self._state()
+        with state.lock:
+            return None if state.supervisor is None else state.supervisor.child.pid
 
     def run(
         self,

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Dict, Iterable, List, Set
+from typing import Any, Callable, Dict, Iterable, List, Set
 
 import attrs
 
@@ -20,6 +20,8 @@ from syncagent.boundary.process import proctree
 
 __all__ = ["Strays"]
 
+#: Gives the pids that no stop may touch.
+Spare = Callable[[], Iterable[int]]
 #: How many of the stopped processes are named.
 NAMED = 5
 #: Seconds that a process may take to be held: on a busy machine it first has to get its turn.
@@ -54,13 +56,15 @@ class Strays:
                 self._before.add(proctree.Process(pid, stat.start))
         self._seen: Dict[proctree.Process, _Seen] = {}
 
-    def stop(self, spare: Iterable[int] = ()) -> None:
+    def stop(self, spare: Spare = tuple) -> None:
         """Look once: TERM to whoever is there for the first time, KILL to whoever had its grace."""
         if os.getpid() != self._process:
             return  # a forked child has its copy of this, and no such thread
-        spared = set(spare) | _of_multiprocessing()
         now = time.monotonic()
-        todo = [(os.getpid(), pid) for pid in self._children() if pid not in spared]
+        children = self._children()
+        # Asked for after the list: who is on it and to be spared is known by then.
+        spared = {*spare(), *_of_multiprocessing()} if children else set()
+        todo = [(os.getpid(), pid) for pid in children if pid not in spared]
         for process in self._seen:
             # One whose parent is dead isn't below the thread any more, and is no less its own.
             stat = proctree.stat_of(process.pid)
@@ -85,7 +89,7 @@ class Strays:
         for process, stat in due.items():
             self._signal(process, stat, now)
 
-    def settle(self, spare: Iterable[int] = ()) -> None:
+    def settle(self, spare: Spare = tuple) -> None:
         """Wait until whoever was stopped is gone: what waited for a child returns before its children end.
 
         One that takes no KILL, being another user's, isn't waited for.
