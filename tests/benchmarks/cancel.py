@@ -15,6 +15,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterable, List, Optional
 
+from syncagent import CallContext, Tool, tool
 from syncagent.boundary.http.client import HttpClient
 from syncagent.boundary.process import Processes
 from syncagent.cancel import CancellationToken, Cancelled
@@ -138,6 +139,26 @@ def plain(script: str) -> float:
         os.close(writer)
 
 
+def spin() -> None:
+    print("looping", flush=True)
+    while True:
+        pass
+
+
+def isolated(processes: Processes, it: Tool) -> float:
+    """A loop that never looks, in a process of its own."""
+    seen = threading.Event()
+
+    def emit(text: str) -> bool:
+        seen.set()
+        return True
+
+    return blocked(
+        lambda token: it.invoke({}, CallContext(token=token, emit=emit, processes=processes)),
+        lambda thread: seen.wait(60),
+    )
+
+
 HOST = """
 import sys
 from syncagent.boundary.process import Processes
@@ -208,6 +229,8 @@ def main() -> None:
         late = "TERM" in name
         row: Dict[str, Round] = {name: functools.partial(process, processes, script)}
         add(row, stubborn if late else TREES, max(5, rounds // 5) if late else rounds)
+    row = {"an isolated function": functools.partial(isolated, processes, tool(isolate=True)(spin))}
+    add(row, TREES)
     processes.close()
     add({"a plain subprocess.run": functools.partial(plain, SCRIPTS["a process"])}, TREES)
     add({"the same with a tree": functools.partial(plain, SCRIPTS["a session of its own"])}, TREES)

@@ -1,4 +1,4 @@
-"""How long a stop takes: `python -m tests.benchmarks.stop [ROUNDS]`, from a checkout.
+"""How long a stop of a whole turn takes: `python -m tests.benchmarks.stop`, from a checkout.
 
 From `agent.cancel()` until the turn's ending is on disk and its future settled, where the turn is
 blocked in a stalled HTTP stream, in a tool with a tree of processes, or in a back-off; and beside
@@ -7,17 +7,16 @@ of the medians. Absolute times depend on the machine; the ratio is what to compa
 """
 
 import random
-import statistics
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Callable, Dict, Iterable, List
+from typing import Callable, Dict, Iterable, List, Tuple
 
 from syncagent import Agent, ChatModel, Store, bash
 from syncagent.testing import ModelServer, call, stall, status
 from syncagent.testing.script import Entry
+from tests.benchmarks._frame import Figure, Target, options, percentile, report
 
 TREE = "sleep 300 & setsid sleep 300 & echo ready; wait"
 Ready = Callable[[Agent, ModelServer, int], None]
@@ -74,22 +73,21 @@ def polled(rounds: int) -> List[float]:
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 50
-    cases: Dict[str, List[Entry]] = {
-        "assistant/chunk": [["Once upon a time", stall()]],
-        "tool/chunk": [[call("bash", {"command": TREE})]],
-        "model/retry": [status(429, headers={"Retry-After": "60"})],
+    given = options(__doc__ or "")
+    rounds = 10 if given.quick else 100
+    cases: Dict[str, Tuple[str, List[Entry]]] = {
+        "a stalled stream": ("assistant/chunk", [["Once upon a time", stall()]]),
+        "a tool with a tree": ("tool/chunk", [[call("bash", {"command": TREE})]]),
+        "a back-off": ("model/retry", [status(429, headers={"Retry-After": "60"})]),
     }
-    words = {"assistant/chunk": "stalled stream", "tool/chunk": "tool with a tree", "model/retry": "back-off"}
-    print(f"{rounds} rounds each")
-    print(f"{'blocked in':<18} {'p50 ms':>8} {'p99 ms':>8} {'poll p50':>9} {'ratio':>7}")
+    figures: List[Figure] = []
     with tempfile.TemporaryDirectory() as folder:
-        for type, entries in cases.items():
-            ours = sorted(stops(Path(folder), type.replace("/", "-"), entries, event(type), rounds))
-            theirs = polled(rounds)
-            p50, p99 = statistics.median(ours), ours[int(len(ours) * 0.99) - 1]
-            poll = statistics.median(theirs)
-            print(f"{words[type]:<18} {p50:8.2f} {p99:8.2f} {poll:9.2f} {p50 / poll:7.3f}")
+        for number, (name, (type, entries)) in enumerate(cases.items()):
+            ours = stops(Path(folder), str(number), entries, event(type), rounds)
+            p50, poll = percentile(ours, 0.5), percentile(polled(rounds), 0.5)
+            values = {"p50": p50, "p99": percentile(ours, 0.99), "poll p50": poll, "ratio": p50 / poll}
+            figures.append(Figure(name=name, values=values, targets=[Target("ratio", 1.0)]))
+    report(figures, given, note=f"milliseconds; {rounds} rounds each")
 
 
 if __name__ == "__main__":
