@@ -232,8 +232,8 @@ def test_a_supervisor_that_is_just_starting_is_spared_too(home, monkeypatch):
     future = agent.send("go")
     assert begun.wait(LONG)
     agent.cancel()
-    until(lambda: agent._driver._turn.stopping._busy, "the thread that looks")
-    until(lambda: agent._processes._state().lock.locked(), "its question")
+    boundary = agent._driver._turn.stopping.inside()[0]
+    until(boundary.lock.locked, "the look of the thread that looks")
     go.set()
     assert future.result(LONG).reason == "aborted"
     assert "[stopped with" not in text_of(home.events(agent))
@@ -361,7 +361,7 @@ def test_a_stop_that_comes_as_a_body_ends_starts_nobody():
             pass
         stopping._begin(boundary)
         stopping.close()
-    assert stopping.settled == [] and stopping._threads == []
+    assert stopping.settled == [] and stopping._thread is None
 
 
 def test_a_stop_that_came_before_reaches_a_body_that_begins_then():

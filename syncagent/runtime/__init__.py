@@ -21,7 +21,8 @@ The thread map:
     caller's thread       send, steer, cancel, wait, follow; never a turn, never a tool
     syncagent-<session>   the driver: hooks, model requests, a single call's body; while there is work
     syncagent-call-<tool> one call of several that run side by side; joined by the driver
-    syncagent-stopping    one per turn that is stopped while a body runs; joined before the turn ends
+    syncagent-stopping    one per turn that has called a tool or a hook; sleeps until a stop; joined before
+                          the turn ends
     syncagent-deadline    one per time-out; joined when what it limits is over
     syncagent-event-link  one per `threading.Event` that a caller hands in; ends with its message
     syncagent-store       the writer, one per store; says when a session is lost; ends when it closes

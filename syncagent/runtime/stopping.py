@@ -1,9 +1,9 @@
 """What goes on beside a turn that is being stopped: who still runs, since when, and what helps.
 
-Each boundary of a turn is entered through `Stopping.at`. After a stop one thread per turn looks after
-those that haven't ended: it stops the processes that a body has started by itself, and after a second
-it says which body goes on and where it stands. It runs from the stop until they have ended. How long
-each took is what `cancel/settled` says.
+Each boundary of a turn is entered through `Stopping.at`. A thread, which a turn has from its first body
+on, sleeps until a stop. Then it looks after the bodies that haven't ended: it stops the processes that
+one has started by itself, and after a second it says which goes on and where it stands. How long each
+boundary took to end is what `cancel/settled` says.
 """
 
 import contextlib
@@ -81,8 +81,8 @@ class Stopping:
         self._spare = spare
         self._cond = threading.Condition()
         self._open: Dict[int, Boundary] = {}
-        self._threads: List[threading.Thread] = []
-        self._busy = False  # one of them looks after what is open
+        self._thread: Optional[threading.Thread] = None
+        self._closed = False
         self.settled: List[Dict[str, Any]] = []  # what the turn's own stop has ended, in that order
 
     @contextlib.contextmanager
@@ -101,6 +101,8 @@ class Stopping:
         key = id(mine)
         with self._cond:
             self._open[key] = mine
+            if body:
+                self._watch_locked()
         try:
             with token.on_cancel(lambda: self._begin(mine)):
                 yield mine
@@ -119,18 +121,17 @@ class Stopping:
     def _begin(self, mine: Boundary) -> None:
         """Wake-up of its token; it may come when the block has just been left."""
         with self._cond:
-            if id(mine) not in self._open:
-                return
-            mine.stopped_at = time.monotonic()
-            if mine.strays is None or self._busy:
+            if id(mine) in self._open:
+                mine.stopped_at = time.monotonic()
                 self._cond.notify_all()
-                return
+
+    def _watch_locked(self) -> None:
+        """Have the thread there before it is needed: a stop must not wait until one has started."""
+        if self._thread is None:
             thread = threading.Thread(target=self._run, name="syncagent-stopping", daemon=True)
-            # Started with the lock held: whoever joins it must not find it unstarted.
             with contextlib.suppress(RuntimeError):  # the system has no more threads: then nobody looks
                 thread.start()
-                self._threads.append(thread)
-                self._busy = True
+                self._thread = thread
 
     def _run(self) -> None:
         pause = FIRST_PAUSE
@@ -140,8 +141,11 @@ class Stopping:
                 stopped = [each for each in self._open.values() if each.stopped_at is not None]
                 todo = [each for each in stopped if each.strays is not None]
                 if not todo:
-                    self._busy = False
-                    return
+                    if self._closed:
+                        return
+                    known = 0
+                    self._cond.wait()
+                    continue
             if len(todo) > known:
                 pause = FIRST_PAUSE  # one more was stopped
             known = len(todo)
@@ -173,10 +177,12 @@ class Stopping:
             return list(self._open.values())
 
     def close(self) -> None:
-        """Join the thread; nothing is open any more."""
+        """End the thread and join it; nothing is open any more. May be repeated."""
         with self._cond:
-            threads, self._threads = self._threads, []
-        for thread in threads:
+            self._closed = True
+            thread, self._thread = self._thread, None
+            self._cond.notify_all()
+        if thread is not None:
             thread.join()
 
 
