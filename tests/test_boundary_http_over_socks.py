@@ -9,6 +9,7 @@ import http_servers as servers
 from http_servers import DEADLINE, Peer, Server
 from syncagent.boundary.http import over_socks
 from syncagent.boundary.http.client import HttpClient, TransportError
+from syncagent.boundary.http.names import Names
 from syncagent.cancel import CancellationToken, Cancelled
 
 pytestmark = pytest.mark.concurrent
@@ -35,7 +36,9 @@ def via(server: Server, **more: Any) -> Any:
 
 
 def connect(target: Any, proxy: Any, token: CancellationToken, attached: List[Any]) -> socket.socket:
-    return over_socks.connect(target, proxy=proxy, token=token, attach=attached.append, timeout=DEADLINE)
+    return over_socks.connect(
+        target, proxy=proxy, token=token, attach=attached.append, names=Names(), timeout=DEADLINE
+    )
 
 
 def test_requests_go_through_the_proxy_and_reuse_its_connection(token: CancellationToken) -> None:
@@ -117,6 +120,7 @@ def test_a_cancel_as_the_negotiation_ends_closes_the_socket(token: CancellationT
                 proxy=via(proxy),
                 token=token,
                 attach=lambda sock: token.cancel(),
+                names=Names(),
                 timeout=DEADLINE,
             )
         proxy.wait_ended()

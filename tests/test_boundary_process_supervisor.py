@@ -253,7 +253,7 @@ for name, module in sorted(sys.modules.items()):
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-B", "-c", program], stdout=subprocess.PIPE, text=True, timeout=60
     )
-    assert done.stdout == "1 1\nguard\nproctree\n"
+    assert done.stdout == "1 1\nguard\nlookup\nproctree\n"
 
 
 def test_the_host_inherits_no_strangers() -> None:

@@ -18,7 +18,7 @@ LAYERS = ["_version", "errors", "seconds", "log", "cancel", "boundary", "runtime
 #: The parts of `boundary`: what else each may know, beside `_version`, `errors`, `seconds` and itself.
 PARTS = {
     "store": {"log", "cancel"},
-    "http": {"cancel"},
+    "http": {"cancel", "boundary.process"},
     "models": {"log", "cancel", "boundary.http"},
     "process": {"cancel"},
     "tools": {"log", "cancel", "boundary.process"},

@@ -6,9 +6,9 @@ canceller's thread shuts the connection down through it: TLS handshake, CONNECT,
 the headers and reading the body all end at once, with an error or with what looks like a clean end.
 So it's the token that is asked afterwards, never the kind of error.
 
-Proxies are covered: forwarding, CONNECT, and SOCKS with its negotiation (`over_socks`). Not woken are
-the resolution of names (see `dial.resolve`) and, on Windows, which has no `poll`, connecting; both
-check the token before and after.
+Proxies are covered: forwarding, CONNECT, and SOCKS with its negotiation (`over_socks`); so is the
+lookup of names, the proxies' too (`names`). Not woken are lookups with `dns="inline"` and, on Windows,
+which has no `poll`, connecting; both check the token before and after.
 
 What was tried and rejected: closing the socket wakes nobody and lets the number be reused;
 `SSLSocket.shutdown` drops the TLS state, so the reader gets ciphertext as data; short read time-outs
@@ -33,7 +33,8 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 from urllib3.util.ssl_ import create_urllib3_context, resolve_cert_reqs
 
-from syncagent.boundary.http import dial, over_socks
+from syncagent.boundary.http import over_socks
+from syncagent.boundary.http.names import Names
 from syncagent.cancel import CancellationToken
 
 __all__ = ["CancellableAdapter", "Lease"]
@@ -52,10 +53,11 @@ class Lease:
     Fires once, when the token is cancelled: then the socket that is attached is shut down, and every
     one that is attached later. The descriptor is a duplicate and closed under the lock under which
     it's shut down, so a number that was reused is never touched. Close the response before the lease:
-    the duplicate keeps the connection open.
+    the duplicate keeps the connection open. `names` looks up the hosts that the request connects to.
     """
 
     token: CancellationToken
+    names: Names = attrs.field(factory=Names, kw_only=True)
     _lock: Any = attrs.field(factory=threading.Lock, init=False, repr=False)
     _sock: Any = attrs.field(default=None, init=False, repr=False)
     _duplicate: Optional[socket.socket] = attrs.field(default=None, init=False, repr=False)
@@ -168,8 +170,9 @@ class _Leased(_AnyConnection):
 
     def _connected(self, lease: Lease, limit: Optional[float]) -> socket.socket:
         host = getattr(self, "_dns_host", self.host).strip("[]")
-        return dial.connect(
-            dial.resolve(host, self.port, token=lease.token),
+        return lease.names.connect(
+            host,
+            self.port,
             token=lease.token,
             timeout=limit,
             source_address=self.source_address,
@@ -212,6 +215,7 @@ class _LeasedOverSocks(_Leased):
             proxy=self._socks_options,
             token=lease.token,
             attach=lease.attach,
+            names=lease.names,
             timeout=limit,
             source_address=self.source_address,
             options=self.socket_options,

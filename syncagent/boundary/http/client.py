@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Union
 
 from syncagent.boundary.http.failures import TransportError, classify, describe
+from syncagent.boundary.http.names import Names
 from syncagent.cancel import CancellationToken, Cancelled
 from syncagent.seconds import check_seconds
 
@@ -92,11 +93,16 @@ class Response:
 class HttpClient:
     """Connections that are kept between requests; any number of threads may use it at once.
 
-    `connect_timeout` limits connecting to each address of a host and the TLS handshake, `idle_timeout`
+    `connect_timeout` limits the lookup of a host's name, connecting to each of its addresses and the
+    TLS handshake, each for itself, `idle_timeout`
     the silence before and between the bytes of an answer, both in seconds; None is no limit. There is
     no limit to the whole. `verify` is False, True or the path of a bundle of certificates. With
     `trust_env` the proxies and the bundle are taken from the environment, as requests does it;
     `proxies`, such as `{"https": "http://127.0.0.1:3128"}`, replaces those of the environment.
+
+    With `dns="child"` names are looked up in a child process, which a cancel kills at once; with
+    "inline" in this process, where a cancel waits for the resolver and there is no time-out. What was
+    found is used again for a minute, or until nobody is met there.
 
     It follows no redirects, retries nothing, keeps no cookies and sends no credentials of a netrc file.
     """
@@ -109,12 +115,14 @@ class HttpClient:
         verify: Union[bool, str] = True,
         trust_env: bool = True,
         proxies: Optional[Mapping[str, str]] = None,
+        dns: str = "child",
     ) -> None:
         self._connect_timeout = _limit("connect_timeout", connect_timeout)
         self._idle_timeout = _limit("idle_timeout", idle_timeout)
         self._verify = verify
         self._trust_env = trust_env
         self._proxies = None if proxies is None else dict(proxies)
+        self._names = Names(dns)
         self._lock = threading.Lock()
         self._session: Optional["requests.Session"] = None
         self._pid = 0
@@ -143,7 +151,7 @@ class HttpClient:
             problem = header_problem(name, value)
             if problem:
                 raise TransportError(f"{where}: {problem}", code="protocol")
-        with _as_cancelled(token), Lease(token) as lease:
+        with _as_cancelled(token), Lease(token, names=self._names) as lease:
             with self._translated(where):
                 raw = self._send(method, url, headers, body, lease, where)
             with contextlib.closing(raw):
@@ -157,7 +165,11 @@ class HttpClient:
                 token.raise_if_cancelled()
 
     def close(self) -> None:
-        """Close the idle connections. Requests that run go on; the client may be used again."""
+        """Close the idle connections and forget the addresses of hosts.
+
+        Requests that run go on; the client may be used again.
+        """
+        self._names.clear()
         with self._lock:
             session, self._session = self._session, None
         if session is not None:

@@ -1,6 +1,5 @@
 """Finds a host's addresses and connects to one of them, woken by a token. It knows no HTTP."""
 
-import contextlib
 import errno
 import math
 import os
@@ -10,10 +9,20 @@ from typing import Any, Callable, List, Optional, Tuple
 
 from syncagent.cancel import CancellationToken
 
-__all__ = ["Addresses", "connect", "connect_socket", "resolve"]
+__all__ = ["Addresses", "connect", "connect_socket", "numeric", "resolve"]
 
 #: What `socket.getaddrinfo` returns.
 Addresses = List[Tuple[Any, Any, int, str, Any]]
+
+
+def numeric(host: str, port: int) -> Optional[Addresses]:
+    """The address that `host` is, as `socket.getaddrinfo` gives it; None if it's a name."""
+    try:
+        return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        return None
+    except UnicodeError:  # a label that is empty or too long for a name
+        raise socket.gaierror(socket.EAI_NONAME, "not a valid host name") from None
 
 
 def resolve(host: str, port: int, *, token: CancellationToken) -> Addresses:
@@ -21,14 +30,12 @@ def resolve(host: str, port: int, *, token: CancellationToken) -> Addresses:
 
     A numeric address is returned at once. A name is looked up inline, which nothing can wake: a
     cancel is noticed when the resolver has answered or given up (glibc: 10 s with its defaults).
+    `syncagent.boundary.http.names` has the way that can be woken.
     """
     try:
-        with contextlib.suppress(socket.gaierror):  # it's a name
-            return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
+        found = numeric(host, port)
         token.raise_if_cancelled()
-        return socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
-    except UnicodeError:  # a label that is empty or too long for a name
-        raise socket.gaierror(socket.EAI_NONAME, "not a valid host name") from None
+        return found or socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
     finally:
         token.raise_if_cancelled()
 

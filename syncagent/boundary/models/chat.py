@@ -44,8 +44,10 @@ class ChatModel:
 
     `idle_timeout` limits the silence before and between the bytes of an answer and
     `connect_timeout` the connecting, both in seconds; None is no limit, and there is none to the
-    whole. `verify` is as in requests. `max_retries` and `retry_after_output` are for the runtime:
-    how often it tries again, and whether also an attempt that has shown something.
+    whole. `verify` is as in requests. `dns` is "child" or "inline": whether host names are looked up
+    in a child process, which a cancel ends at once, or in this one, where it waits for the resolver.
+    `max_retries` and `retry_after_output` are for the runtime: how often it tries again, and whether
+    also an attempt that has shown something.
 
     The key is in no exception, log or repr. Any number of threads may use a model at once. Raises
     `ValueError` for an address, header or parameter that can't be sent.
@@ -67,6 +69,7 @@ class ChatModel:
         headers: Optional[Mapping[str, str]] = None,
         verify: Union[bool, str] = True,
         trust_env: bool = True,
+        dns: str = "child",
     ) -> None:
         if not isinstance(name, str) or not name.strip():
             raise ValueError(f"name is the provider's name of the model, such as 'gpt-x', not {name!r}")
@@ -82,7 +85,11 @@ class ChatModel:
         self._headers = _headers(api_key, headers or {})
         self._redact = _redactor(self._headers, self._url)
         self._client = HttpClient(
-            connect_timeout=connect_timeout, idle_timeout=idle_timeout, verify=verify, trust_env=trust_env
+            connect_timeout=connect_timeout,
+            idle_timeout=idle_timeout,
+            verify=verify,
+            trust_env=trust_env,
+            dns=dns,
         )
 
     def __repr__(self) -> str:

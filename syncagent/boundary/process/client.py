@@ -116,10 +116,34 @@ class Processes:
         nothing can be started or the guard is lost, `ValueError` for what no program can get. A
         program that isn't there is no exception but exit code 127 or 126 and a message.
         """
-        if os.name != "posix":
-            raise ProcessError("child processes need a POSIX system; this one isn't")
+        _check_system()
         with _starting():
             order = encode(argv, cwd, env, grace, linger)
+        return self.perform(
+            order,
+            token=token,
+            stdin=stdin,
+            timeout=timeout,
+            on_output=on_output,
+            head=head,
+            tail=tail,
+            share=share,
+        )
+
+    def perform(
+        self,
+        order: bytes,
+        *,
+        token: CancellationToken,
+        stdin: bytes = b"",
+        timeout: Optional[float] = None,
+        on_output: Optional[Callable[[str], object]] = None,
+        head: int,
+        tail: int,
+        share: Optional[int] = None,
+    ) -> ProcessResult:
+        """Have an order of `syncagent.boundary.process.order` done. The rest is as in `run`."""
+        _check_system()
         job = _Job(
             order=order,
             stdin=stdin,
@@ -189,6 +213,11 @@ class Processes:
         state.idle.wait()
         if supervisor is not None:
             supervisor.end()
+
+
+def _check_system() -> None:
+    if os.name != "posix":
+        raise ProcessError("child processes need a POSIX system; this one isn't")
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """The guard: the subreaper of exactly one tool, in a process of its own.
 
-Part of the supervisor's child program: it imports the standard library and `proctree` alone. What
-it says and hears on its control socket is listed in `supervisor`.
+Part of the supervisor's child program: it imports the standard library, `lookup` and `proctree`
+alone. What it says and hears on its control socket is listed in `supervisor`.
 """
 
 import json
@@ -12,8 +12,9 @@ import time
 from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional, Set, Tuple
 
 if TYPE_CHECKING or __package__:
-    from syncagent.boundary.process import proctree
+    from syncagent.boundary.process import lookup, proctree
 else:  # the child program runs outside of the package and finds it beside this file
+    import lookup
     import proctree
 
 TERM_ROUND = 0.05  # seconds between two looks for descendants that TERM hasn't reached
@@ -278,7 +279,10 @@ class Guard:
 def become(
     order: Dict[str, Any], stdio: Tuple[int, int], shared: List[int], guard: int, libc: Any
 ) -> NoReturn:
-    """Turn this forked child into the tool. It exits 127 if there is no such program, else 126."""
+    """Turn this forked child into the tool. It exits 127 if there is no such program, else 126.
+
+    A lookup is no program: this child makes it itself, and exits 0 when it has written the answer.
+    """
     what = name = ""
     try:
         os.setpgid(0, 0)
@@ -292,6 +296,8 @@ def become(
             os.dup2(fd, number)
             os.set_inheritable(number, True)  # dup2 does nothing where both are the same number
         proctree.close_all_but(set(range(3, 3 + len(shared))))
+        if "resolve" in order:
+            look_up(order)
         argv = [text.encode("latin-1") for text in order["argv"]]
         env = {key.encode("latin-1"): value.encode("latin-1") for key, value in order["env"]}
         what, name = "enter the folder", order["cwd"]
@@ -305,6 +311,15 @@ def become(
             os._exit(127)
     finally:
         os._exit(126)
+
+
+def look_up(order: Dict[str, Any]) -> NoReturn:
+    """Write the answer to a lookup, and end."""
+    lookup.enter(order)
+    data = memoryview(lookup.answer(order))
+    while data:
+        data = data[os.write(1, data) :]
+    os._exit(0)
 
 
 def reset_signals() -> None:

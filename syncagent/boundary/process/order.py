@@ -3,11 +3,11 @@
 import json
 import math
 import os
-from typing import Mapping, Optional, Sequence
+from typing import List, Mapping, Optional, Sequence
 
 from syncagent.seconds import check_seconds
 
-__all__ = ["encode"]
+__all__ = ["encode", "encode_lookup"]
 
 #: Seconds; a guard's clock, that of `poll`, counts milliseconds in 31 bits.
 LONGEST = 1e6
@@ -26,18 +26,41 @@ def encode(
     for name, given in (("grace", grace), ("linger", linger)):
         if check_seconds(name, given) is None or not 0 <= given < math.inf:
             raise ValueError(f"{name} is seconds from 0 up, not {given!r}")
-    pairs = (os.environ if env is None else env).items()
-    for key, _ in pairs:
-        if "=" in key or not key:
-            raise ValueError(f"{key!r} is no name of an environment variable")
     order = {
         "argv": [_plain(text) for text in argv],
         "cwd": _plain(os.getcwd() if cwd is None else cwd),
-        "env": [[_plain(key), _plain(value)] for key, value in pairs],
+        "env": _pairs(os.environ if env is None else env),
         "grace": min(grace, LONGEST),
         "linger": min(linger, LONGEST),
     }
     return json.dumps(order).encode("ascii")
+
+
+def encode_lookup(host: str, port: int) -> bytes:
+    """The request to look a name up, in this process's folder and environment. `host` is ASCII.
+
+    There is no grace: a lookup has nothing to put away.
+    """
+    try:
+        cwd = os.getcwd()
+    except OSError:  # it's gone, and only a relative HOSTALIASES needs it
+        cwd = "/"
+    order = {
+        "resolve": [host, port],
+        "cwd": _plain(cwd),
+        "env": _pairs(os.environ),
+        "grace": 0.0,
+        "linger": 0.0,
+    }
+    return json.dumps(order).encode("ascii")
+
+
+def _pairs(env: Mapping[str, str]) -> List[List[str]]:
+    pairs = list(env.items())
+    for key, _ in pairs:
+        if "=" in key or not key:
+            raise ValueError(f"{key!r} is no name of an environment variable")
+    return [[_plain(key), _plain(value)] for key, value in pairs]
 
 
 def _plain(text: str) -> str:

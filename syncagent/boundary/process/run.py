@@ -32,12 +32,14 @@ LAST_WORD_LIMIT = 1.0
 class ProcessError(SyncagentError):
     """A child process could not be started, or its supervision was lost.
 
-    `output` is what it had written until then.
+    `output` is what it had written until then. `lost` says that the supervision was, or that the
+    system refused to start it, so that the next try may go well.
     """
 
-    def __init__(self, message: str, *, output: str = "") -> None:
+    def __init__(self, message: str, *, output: str = "", lost: bool = False) -> None:
         super().__init__(message)
         self.output = output
+        self.lost = lost
 
 
 class NeverStarted(Exception):
@@ -341,7 +343,8 @@ class Conversation:
         if self._error is None and "gone" not in self._heard and "hello" in self._heard:
             self._error = "its guard ended unexpectedly, and their supervisor too"
         if self._error is not None and verdict is None:
-            raise ProcessError(f"a child process was lost: {self._error}", output=self._buffer.text())
+            text = f"a child process was lost: {self._error}"
+            raise ProcessError(text, output=self._buffer.text(), lost=True)
         code = None if self._status == "none" else int(self._status)
         return ProcessResult(
             exit_code=code if code is not None and code >= 0 else None,
