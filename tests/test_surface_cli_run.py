@@ -276,7 +276,7 @@ def test_a_log_that_breaks_a_rule_is_3_and_left_as_it_is(command, serve):
         (["hi", "-m", "anthropic:x"], "can't be used yet"),
         (["hi", "--base-url", "nowhere"], "must be an http or https address"),
         (["hi", "--tool", "bash"], "--yes"),
-        (["hi", "--tool", "files"], "not there yet"),
+        (["hi", "--tool", "files"], "--tool files: write_file may change things"),
         (["hi", "-s", "../x"], "can't name a session"),
         (["hi", "--timeout", "0"], "give seconds above 0"),
         (["hi", "--timeout", "nan"], "give seconds above 0"),

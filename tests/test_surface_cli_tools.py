@@ -80,8 +80,7 @@ def test_what_can_change_things_needs_yes(name):
 @pytest.mark.parametrize(
     "name, said",
     [
-        ("files", "not there yet"),
-        ("bsh", "a tool is bash, or module:function"),
+        ("bsh", "a tool is bash, files, or module:function"),
         ("mine:", "module:function"),
         (":look", "module:function"),
         ("nowhere:x", "no module 'nowhere'"),

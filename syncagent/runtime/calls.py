@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 import attrs
 
 from syncagent.boundary.process import Processes
+from syncagent.boundary.store.files import Places
 from syncagent.boundary.tools.base import CallContext, Tool, ToolOutput
 from syncagent.boundary.tools.text import clean
 from syncagent.cancel import CancellationToken, Cancelled, Cause
@@ -172,7 +173,12 @@ class Calls:
         """Run the body under a token of its own; whatever comes of it is an output."""
         late = f"tool {tool.name} ran longer than {tool.timeout} s"
         with self.token.child() as token:
-            context = CallContext(token=token, emit=emitter.emit, processes=self.processes)
+            context = CallContext(
+                token=token,
+                emit=emitter.emit,
+                processes=self.processes,
+                private=Places(self.session.path).private,
+            )
             try:
                 if tool.timeout is None:
                     return _checked(tool.invoke(values, context))
