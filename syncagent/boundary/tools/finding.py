@@ -62,7 +62,7 @@ class Walk:
         self.left[what] = self.left.get(what, 0) + 1
 
     def notes(self) -> List[str]:
-        return [f"[left out: {count} {what}]" for what, count in sorted(self.left.items())]
+        return [f"[left out: {what} ({count})]" for what, count in sorted(self.left.items())]
 
     def _folder(self, fd: int, parts: Sequence[str], depth: int) -> Iterator[Found]:
         here = identity(os.fstat(fd))

@@ -131,6 +131,7 @@ class Place:
     @contextlib.contextmanager
     def file(self) -> Iterator[Tuple[int, os.stat_result]]:
         """The regular file of that name, open to be read, and what it is."""
+        self.check(None)  # a private name, also where nothing is
         # O_PATH opens nothing yet: no FIFO waits, no device moves, no lock of the store is lost when
         # it is closed. What it names can't be swapped any more, and is then opened for good.
         handle = os.open(self.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
@@ -191,7 +192,7 @@ class Workspace:
     def parts(self, path: str) -> List[str]:
         """The names from the root to `path`. Raises `ToolError` for what leads out, or is no path."""
         if any(unicodedata.category(char) in ("Cc", "Cs") for char in path):
-            refuse(path, "the path has a control character, or what is no Unicode text; no tool takes such names")
+            refuse(path, "the path has a control character, or what is no Unicode text: no tool takes that")
         if os.path.isabs(path):
             return self._inside(path)
         parts: List[str] = []
