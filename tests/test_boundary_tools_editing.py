@@ -87,6 +87,20 @@ def test_what_is_too_large_before_or_after_is_not_edited(files, monkeypatch):
     assert "it would have 2000 bytes" in refused(files.edit, "a", "x", "y" * 20, all=True)
 
 
+def test_what_is_there_too_often_is_not_edited(files, monkeypatch):
+    monkeypatch.setattr(editing, "MAX_PLACES", 3)
+    assert edited(files, b"xxx", "x", "y", all=True) == b"yyy"
+    (files.root / "a").write_bytes(b"xxxx")
+    assert "more than 3 times" in refused(files.edit, "a", "x", "y", all=True)
+
+
+def test_line_ends_on_the_border_of_two_pieces_are_counted_once(files, monkeypatch):
+    monkeypatch.setattr(editing, "PIECE", 4)
+    for fill in range(9):
+        before = b"x" * fill + b"\r\nab\r\n"
+        assert edited(files, before, "ab\n", "c\nd\n") == b"x" * fill + b"\r\nc\r\nd\r\n"
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
 def test_a_read_only_file_is_not_replaced(files):
     (files.root / "a").write_text("x")
@@ -104,7 +118,7 @@ def test_a_text_across_two_pieces_of_the_search_is_found(files, size):
 @pytest.mark.concurrent
 def test_a_search_that_would_take_hours_is_stopped_at_once(files):
     """All of it looks like the beginning of what is looked for."""
-    (files.root / "a").write_bytes(b"a" * (8 << 20))
+    (files.root / "a").write_bytes(b"a" * (3 << 20))
     ended = []
 
     def cancel():

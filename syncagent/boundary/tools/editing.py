@@ -1,5 +1,7 @@
 """Write a whole file, or replace an exact piece of one. It knows places and no tool."""
 
+import codecs
+import itertools
 import os
 from typing import Callable, Iterator, List, Tuple
 
@@ -11,11 +13,12 @@ from syncagent.cancel import CancellationToken
 __all__ = ["MAX_EDIT", "edit", "write"]
 
 #: A file that is larger, before or after, is not edited: it is held in memory.
-MAX_EDIT = 16 * 1024 * 1024
+MAX_EDIT = 4 * 1024 * 1024
 
 PIECE = 1 << 18  # bytes that are read or searched between two looks at the token
 KEY = 256  # bytes of a piece of text that are searched for before the rest is compared
 SHOWN = 10  # lines that an error names
+MAX_PLACES = 100_000  # that are counted, and replaced in one go
 
 
 def write(workspace: Workspace, path: str, content: str, private: Private, token: CancellationToken) -> str:
@@ -52,10 +55,10 @@ def edit(
     with workspace.place(path, private) as place:
         data, found = _content(place, check)
         _must_be_writable(place)
-        before, after = _with_line_ends_of(data, before, after)
-        places = []
-        for at in _places(data, before, check):
-            places.append(at)
+        before, after = _with_line_ends_of(data, before, after, check)
+        places = list(itertools.islice(_places(data, before, check), MAX_PLACES + 1))
+        if len(places) > MAX_PLACES:
+            refuse(place.path, f"the text 'old' is there more than {MAX_PLACES} times; give more of it")
         _must_be_clear(place, data, before, places, every, check)
         size = len(data) + len(places) * (len(after) - len(before))
         if size > MAX_EDIT:
@@ -79,7 +82,7 @@ def _must_be_writable(place: Place) -> None:
 
 
 def _content(place: Place, check: Callable[[], None]) -> Tuple[bytes, os.stat_result]:
-    data = bytearray()
+    data, decoder, is_text = bytearray(), codecs.getincrementaldecoder("utf-8")(), True
     check()
     with place.file() as (fd, found):
         if found.st_size > MAX_EDIT:
@@ -87,29 +90,41 @@ def _content(place: Place, check: Callable[[], None]) -> Tuple[bytes, os.stat_re
         while len(data) <= MAX_EDIT:
             check()
             piece = os.read(fd, PIECE)
+            data += piece
+            is_text = is_text and _goes_on(decoder, piece)
             if not piece:
                 break
-            data += piece
-    whole = bytes(data)
-    if is_binary(whole) or not _is_text(whole):
-        refuse(place.path, f"it is a binary file, or no UTF-8 text, of {len(whole)} bytes: it is not edited")
-    return whole, found
+    if is_binary(data) or not is_text:
+        refuse(place.path, f"it is a binary file, or no UTF-8 text, of {len(data)} bytes: it is not edited")
+    return bytes(data), found
 
 
-def _is_text(data: bytes) -> bool:
+def _goes_on(decoder: codecs.IncrementalDecoder, piece: bytes) -> bool:
+    """Whether it is still text; an empty piece is the end."""
     try:
-        data.decode("utf-8")
+        decoder.decode(piece, not piece)
     except UnicodeDecodeError:
         return False
     return True
 
 
-def _with_line_ends_of(data: bytes, before: bytes, after: bytes) -> Tuple[bytes, bytes]:
+def _with_line_ends_of(
+    data: bytes, before: bytes, after: bytes, check: Callable[[], None]
+) -> Tuple[bytes, bytes]:
     """In a file whose lines all end with CRLF, a model's plain line ends mean CRLF."""
-    ends = data.count(b"\n")
-    if not ends or data.count(b"\r\n") != ends:
+    ends = _count(data, b"\n", 0, len(data), check)
+    if not ends or _count(data, b"\r\n", 0, len(data), check) != ends:
         return before, after
     return _crlf(before), _crlf(after)
+
+
+def _count(data: bytes, what: bytes, start: int, end: int, check: Callable[[], None]) -> int:
+    """How often a line end begins in this part of `data`."""
+    count = 0
+    for at in range(start, end, PIECE):
+        check()
+        count += data.count(what, at, min(end, at + PIECE) + len(what) - 1)
+    return count
 
 
 def _crlf(text: bytes) -> bytes:
@@ -161,8 +176,7 @@ def _must_be_clear(
 def _on_lines(data: bytes, places: List[int], check: Callable[[], None]) -> str:
     numbers, line, at = [], 1, 0
     for place in places:
-        check()
-        line += data.count(b"\n", at, place)
+        line += _count(data, b"\n", at, place, check)
         at = place
         if line not in numbers:
             numbers.append(line)

@@ -1,7 +1,7 @@
 """Read a piece of a text file, by lines, within bounds. It knows places and no tool."""
 
 import io
-from typing import Callable, List, Tuple
+from typing import Callable, List, Tuple, Union
 
 from syncagent.boundary.tools.workspace import Place, refuse
 
@@ -18,7 +18,7 @@ PIECE = 64 * 1024
 HEAD = 8192
 
 
-def is_binary(head: bytes) -> bool:
+def is_binary(head: Union[bytes, bytearray]) -> bool:
     return b"\0" in head[:HEAD]
 
 
