@@ -8,6 +8,8 @@ from file_parts import Files, refused
 
 from syncagent import Cancelled
 from syncagent.boundary.tools import finding
+from syncagent.boundary.tools.wildcard import Wildcard
+from syncagent.boundary.tools.workspace import Workspace
 
 
 @pytest.fixture
@@ -119,9 +121,6 @@ def test_a_cancel_stops_a_search(files, tmp_path, large):
             files.token.raise_if_cancelled()
 
     walk = finding.Walk(private=finding.Private.of(()), check=Check())
-    from syncagent.boundary.tools.wildcard import Wildcard
-    from syncagent.boundary.tools.workspace import Workspace
-
     found = walk.below(Workspace.of(tmp_path), ".", deep=True)
     with pytest.raises(Cancelled):
         finding.search_lines(
@@ -129,6 +128,23 @@ def test_a_cancel_stops_a_search(files, tmp_path, large):
         )
     found.close()
     assert len(seen) <= 1500
+
+
+def test_a_cancel_stops_a_list_while_it_goes_through_the_names(files, tmp_path):
+    for number in range(1000):
+        (tmp_path / "b" / f"{number:04}").touch()
+    seen = []
+
+    def check():
+        seen.append(None)
+        if len(seen) == 1500:  # the names are known, and what they are is being looked at
+            files.token.cancel()
+        files.token.raise_if_cancelled()
+
+    walk = finding.Walk(private=finding.Private.of(()), check=check)
+    found = walk.below(Workspace.of(tmp_path), "b", deep=False)
+    with pytest.raises(Cancelled):
+        finding.list_entries(walk, found, names=Wildcard.of("no"), whole=False, offset=0, limit=5)
 
 
 @pytest.mark.concurrent

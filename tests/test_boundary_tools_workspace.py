@@ -126,6 +126,35 @@ def test_a_link_that_is_swapped_in_while_we_look_leads_nowhere(files, tmp_path, 
     assert errors, "no call met a swap"
 
 
+@pytest.mark.parametrize("tool", ["read", "write", "edit", "list", "search", "list all"])
+def test_a_link_that_comes_between_look_and_opening_leads_nowhere(files, tmp_path, monkeypatch, tool):
+    real, met = os.open, []
+
+    def late(path, flags, *args, **options):
+        if path == "sub" and not met:
+            met.append(path)
+            os.rename(files.root / "sub", files.root / "moved")
+            os.symlink(tmp_path / "out", files.root / "sub")
+        return real(path, flags, *args, **options)
+
+    calls = {
+        "read": (files.read, "sub/b.txt"),
+        "write": (files.write, "sub/b.txt", "x"),
+        "edit": (files.edit, "sub/b.txt", "SECRET", "x"),
+        "list": (files.list, "sub"),
+    }
+    monkeypatch.setattr(os, "open", late)
+    if tool == "search":
+        said = "".join(files.search("SECRET"))
+    elif tool == "list all":
+        said = "".join(files.list(recursive=True))
+    else:
+        said = refused(*calls[tool])
+    assert met and "SECRET" not in said
+    assert ("can't be opened" in said) == (tool in ("search", "list all"))
+    assert everything(tmp_path / "out") == {"b.txt": b"SECRET\n"}
+
+
 def test_a_fifo_a_socket_and_a_device_are_named_and_not_opened(files):
     os.mkfifo(files.root / "fifo")
     with socket.socket(socket.AF_UNIX) as server:
