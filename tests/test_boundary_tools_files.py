@@ -70,7 +70,7 @@ def test_an_agent_s_own_store_is_refused_and_unseen(home, tmp_path):
         call("list_files", {"recursive": True}),
         call("search_files", {"text": "SQLite"}),
     ]
-    agent = home.agent([calls, "done"], tools=file_tools(tmp_path))
+    agent = home.agent([calls, "done"], tools=file_tools(tmp_path), max_parallel=1)
     assert agent.run("go").text == "done"
     *refusals, written, listed, searched = results(home.events(agent)).values()
     for code, text in refusals:
