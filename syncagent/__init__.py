@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from syncagent.boundary.models.protocol import Chunk, Model, ModelRequest
     from syncagent.boundary.tools.base import CallContext, Tool, ToolOutput, tool
     from syncagent.boundary.tools.bash import bash
+    from syncagent.boundary.tools.files import file_tools
     from syncagent.cancel import CancellationToken, Cancelled, Cause
     from syncagent.errors import (
         AgentClosed,
@@ -85,6 +86,7 @@ __all__ = [
     "WALUnavailable",
     "__version__",
     "bash",
+    "file_tools",
     "tool",
 ]
 
@@ -112,6 +114,7 @@ _HOMES = {
     "TurnStopping": "syncagent.runtime.hooks",
     "__version__": "syncagent._version",
     "bash": "syncagent.boundary.tools.bash",
+    "file_tools": "syncagent.boundary.tools.files",
     "tool": "syncagent.boundary.tools.base",
 }
 

@@ -7,6 +7,7 @@ import stat
 import pytest
 import store_child
 
+from syncagent import Store
 from syncagent.boundary.store.faults import Patience
 from syncagent.boundary.store.files import Gate, Places, Watch, make_database_file, make_folder
 from syncagent.errors import StoreBusy, StoreReplaced
@@ -24,6 +25,14 @@ def test_two_names_of_one_file_are_one_store(tmp_path, monkeypatch):
     one = Places.of(tmp_path / "real" / "a.db")
     assert one == Places.of("link/../link/a.db") == Places.of("b.db") == Places.of(str(tmp_path / "b.db"))
     assert one.runners == str(tmp_path / "real" / "a.db-runners")
+
+
+def test_what_a_store_has_for_itself_is_all_that_it_makes(tmp_path):
+    with Store(tmp_path / "a.db") as store:
+        store.create("s1").close()
+        store.open("s1").close()
+        there = {str(path) for path in tmp_path.iterdir()}
+        assert there <= set(Places.of(tmp_path / "a.db").private) and len(there) == 4
 
 
 @pytest.mark.parametrize("path", ["", ":memory:", b"a.db", "a\0b"])

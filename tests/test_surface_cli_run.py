@@ -158,6 +158,19 @@ def test_tools_are_called_and_told_about(command, serve):
     assert results == ["from-bash\n", "seen x"]
 
 
+def test_files_of_the_current_folder_are_at_hand_and_the_database_is_not(command, serve, tmp_path):
+    calls = [
+        call("write_file", {"path": "new/a.txt", "content": "written\n"}),
+        call("read_file", {"path": "runs.db"}),
+    ]
+    server = serve(calls, "Done.")
+    assert command("run", "go", "--tool", "files", "--yes").code == 0
+    assert (tmp_path / "new" / "a.txt").read_text() == "written\n"
+    results = [m["content"] for m in server.request(1).body["messages"] if m["role"] == "tool"]
+    assert results[0] == "wrote 8 bytes to new/a.txt (new file)"
+    assert "runs.db: it belongs to the store of this session" in results[1]
+
+
 def test_a_tool_that_only_reads_needs_no_consent(command, serve):
     serve([call("look", {"path": "x"})], "ok")
     assert command("run", "go", "--tool", "cli_tools:look").code == 0
@@ -276,7 +289,7 @@ def test_a_log_that_breaks_a_rule_is_3_and_left_as_it_is(command, serve):
         (["hi", "-m", "anthropic:x"], "can't be used yet"),
         (["hi", "--base-url", "nowhere"], "must be an http or https address"),
         (["hi", "--tool", "bash"], "--yes"),
-        (["hi", "--tool", "files"], "not there yet"),
+        (["hi", "--tool", "files"], "--tool files: write_file may change things"),
         (["hi", "-s", "../x"], "can't name a session"),
         (["hi", "--timeout", "0"], "give seconds above 0"),
         (["hi", "--timeout", "nan"], "give seconds above 0"),

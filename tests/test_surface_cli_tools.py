@@ -1,5 +1,6 @@
 """Which tools a name means, who has to agree, and what is said of one that isn't there."""
 
+import os
 import sys
 
 import pytest
@@ -63,6 +64,21 @@ def test_bash_and_functions_of_this_folder_are_found():
     assert tools[0] is bash
 
 
+def test_files_are_five_tools_of_this_folder_that_need_yes(folder):
+    tools = load_tools(["files", "bash"], yes=True)
+    names = ["read_file", "write_file", "edit_file", "list_files", "search_files", "bash"]
+    assert [tool.name for tool in tools] == names
+    assert "mine.py" in tools[3]()
+    said = wrong("files", yes=False)
+    assert "--tool files: write_file may change things (its effect is idempotent)" in said and "--yes" in said
+    assert "a tool 'read_file' already" in wrong("files", "files")
+
+
+def test_where_files_can_not_be_confined_that_is_wrong_use(monkeypatch):
+    monkeypatch.setattr(os, "supports_dir_fd", set())
+    assert "--tool files: file tools need a system" in wrong("files")
+
+
 def test_no_names_are_no_tools():
     assert load_tools([], yes=False) == []
 
@@ -80,8 +96,7 @@ def test_what_can_change_things_needs_yes(name):
 @pytest.mark.parametrize(
     "name, said",
     [
-        ("files", "not there yet"),
-        ("bsh", "a tool is bash, or module:function"),
+        ("bsh", "a tool is bash, files, or module:function"),
         ("mine:", "module:function"),
         (":look", "module:function"),
         ("nowhere:x", "no module 'nowhere'"),

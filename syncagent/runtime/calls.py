@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 import attrs
 
 from syncagent.boundary.process import Processes
+from syncagent.boundary.store.files import Places
 from syncagent.boundary.tools.base import CallContext, Tool, ToolOutput
 from syncagent.boundary.tools.text import clean
 from syncagent.cancel import CancellationToken, Cancelled, Cause
@@ -173,7 +174,12 @@ class Calls:
     ) -> ToolOutput:
         """Run the body, stop what it has started by itself when it is stopped, and say so."""
         with self.token.child() as token:
-            context = CallContext(token=token, emit=emitter.emit, processes=self.processes)
+            context = CallContext(
+                token=token,
+                emit=emitter.emit,
+                processes=self.processes,
+                private=Places(self.session.path).private,
+            )
             with self.stopping.at("tool", token, name=tool.name, call_id=call_id, body=True) as boundary:
                 output = self._invoke(tool, values, context)
         stopped = boundary.stopped

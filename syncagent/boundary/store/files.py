@@ -49,6 +49,11 @@ class Places:
     def gate(self) -> str:
         return os.path.join(self.runners, "gate")
 
+    @property
+    def private(self) -> Tuple[str, ...]:
+        """What nobody but the store may touch, whether it is there or not."""
+        return (self.path, self.wal, self.path + "-shm", self.path + "-journal", self.runners)
+
     def wal_size(self) -> int:
         """The size of the write-ahead log in bytes, 0 without one."""
         try:

@@ -4,7 +4,7 @@ It knows no session, no log and no provider's wire format.
 """
 
 import re
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Union, overload
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union, overload
 
 import attrs
 
@@ -29,12 +29,14 @@ class CallContext:
 
     `token` is the call's own: its body can stop itself with it, never the turn. `emit(text)` shows
     output while the body runs, up to a limit; it returns whether it would show more. `processes`
-    starts child processes that the call can't leave behind.
+    starts child processes that the call can't leave behind. `private` names, by absolute paths, what
+    no tool may touch: the files of the store that the session is kept in.
     """
 
     token: CancellationToken
     emit: Callable[[str], bool]
     processes: "Processes"
+    private: Tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

@@ -59,7 +59,10 @@ class Wish:
 @click.option("-s", "--session", metavar="ID", help="Go on with this session, or begin it.")
 @click.option("--system", metavar="TEXT", default="", help="The system prompt.")
 @click.option(
-    "--tool", metavar="NAME", multiple=True, help="bash, or module:function. May be repeated. Default: none."
+    "--tool",
+    metavar="NAME",
+    multiple=True,
+    help="bash, files (of this folder), or module:function. May be repeated. Default: none.",
 )
 @click.option("--yes", is_flag=True, help="Let the model call tools that can change things.")
 @click.option(

@@ -14,35 +14,49 @@ __all__ = ["load_tools"]
 
 
 def load_tools(names: Sequence[str], *, yes: bool) -> "List[Tool]":
-    """The tools of these names: `bash`, or `module:function`, also of a module in this folder.
+    """The tools of these names: `bash`, `files`, or `module:function`, also of a module in this folder.
 
     Raises `WrongUse` for one that isn't there, and for one that can change things unless `yes`.
     """
     tools: "List[Tool]" = []
     for name in names:
-        tool = _load(name)
-        if tool.name in [other.name for other in tools]:
-            raise WrongUse(f"--tool {name}: there is a tool {tool.name!r} already")
-        if tool.effect != "read" and not yes:
-            raise WrongUse(
-                f"--tool {name}: it may change things (its effect is {tool.effect}),"
-                " so give --yes if the model may call it without asking you"
-            )
-        tools.append(tool)
+        for tool in _load(name):
+            if tool.name in [other.name for other in tools]:
+                raise WrongUse(f"--tool {name}: there is a tool {tool.name!r} already")
+            if tool.effect != "read" and not yes:
+                raise WrongUse(
+                    f"--tool {name}: {_what(name, tool)} may change things (its effect is {tool.effect}),"
+                    " so give --yes if the model may call it without asking you"
+                )
+            tools.append(tool)
     return tools
 
 
-def _load(name: str) -> "Tool":
+def _what(name: str, tool: "Tool") -> str:
+    return tool.name if name == "files" else "it"
+
+
+def _load(name: str) -> "List[Tool]":
     if name == "bash":
         from syncagent.boundary.tools.bash import bash
 
-        return bash
+        return [bash]
     if name == "files":
-        raise WrongUse("--tool files is not there yet; bash is, and functions of yours as module:function")
+        return _files()
     module, colon, path = name.partition(":")
     if not (module and colon and path):
-        raise WrongUse(f"--tool {name}: a tool is bash, or module:function")
-    return _made(name, _attribute(name, _imported(name, module), path))
+        raise WrongUse(f"--tool {name}: a tool is bash, files, or module:function")
+    return [_made(name, _attribute(name, _imported(name, module), path))]
+
+
+def _files() -> "List[Tool]":
+    """The file tools of the current folder."""
+    from syncagent.boundary.tools.files import file_tools
+
+    try:
+        return file_tools(".")
+    except (ValueError, NotImplementedError) as exc:
+        raise WrongUse(f"--tool files: {exc}") from exc
 
 
 def _imported(name: str, module: str) -> Any:
