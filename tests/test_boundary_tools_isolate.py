@@ -112,6 +112,7 @@ def test_a_result_that_cannot_be_pickled_is_a_text_as_it_is_without_isolation(be
     assert bench.run(lambda: threading.Lock()).text.startswith("<unlocked _thread.lock object")
 
 
+@pytest.mark.once
 def test_large_arguments_and_a_large_result(bench: Bench) -> None:
     def work(text: str) -> str:
         return text * 2
@@ -180,6 +181,7 @@ def without_text() -> None:
     raise Silent
 
 
+@pytest.mark.once
 def test_everything_else_that_is_raised_comes_back_as_type_and_text(bench: Bench) -> None:
     for body, text in (
         (raising(ValueError("boom")), "work failed: ValueError: boom"),
@@ -501,6 +503,7 @@ def stop_at_random(bench: Bench, rounds: int) -> None:
         assert mark.pids() == []
 
 
+@pytest.mark.once
 def test_a_stop_at_any_instant_leaves_nothing(bench: Bench) -> None:
     stop_at_random(bench, 10)
 
@@ -785,6 +788,7 @@ def test_a_stop_of_all_processes_is_no_success(bench: Bench) -> None:
 # -- in company ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_many_run_side_by_side(bench: Bench) -> None:
     def work(number: int) -> int:
         os.write(1, f"{number}\n".encode())
@@ -851,6 +855,7 @@ with shared() as processes:
 """
 
 
+@pytest.mark.once
 def test_a_forked_worker_can_make_calls() -> None:
     assert run_host(FORKED) == "2\n3\n4\n"
 
@@ -943,6 +948,7 @@ with shared() as processes:
 """
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "options", [[], ["-O"], ["-B", "-s", "-W", "error::UserWarning"], ["-X", "dev", "-bb"], ["-X", "utf8"]]
 )
